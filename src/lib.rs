@@ -1,6 +1,7 @@
 //! tickbridge carries market prices from Redis to browsers.
 
 pub mod catch_up;
+pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod fanout;
@@ -11,3 +12,4 @@ pub mod protocol;
 pub mod quote;
 pub mod session;
 pub mod topic;
+pub mod upstream;

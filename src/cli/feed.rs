@@ -1,0 +1,3 @@
+//! `tickbridge feed`: publishes quotes into Redis at a given rate.
+
+pub mod source;

@@ -1,0 +1,3 @@
+//! Our own publisher: writes a quote's keys, then announces it.
+
+pub mod statement;
