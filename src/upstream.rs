@@ -1,3 +1,12 @@
-//! The Redis side: everything that knows Redis, its names and its payloads.
+//! The Redis side: the only part that knows Redis.
+//!
+//! Live quotes come in through `subscriber`, one RESP3 connection per primary that carries nothing but
+//! subscriptions; commands go out through pools of their own. A subscription connection never carries a
+//! command whose answer matters: an unsolicited `sunsubscribe` takes the place of a pending answer.
+//!
+//! Not here: which quote is newer (`quote`), who gets it (`fanout`), anything about browsers.
 
+pub mod connection;
 pub mod publish;
+pub mod slots;
+pub mod topology;
