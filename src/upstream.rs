@@ -7,6 +7,7 @@
 //! Not here: which quote is newer (`quote`), who gets it (`fanout`), anything about browsers.
 
 pub mod connection;
+pub mod payload;
 pub mod publish;
 pub mod slots;
 pub mod topology;
