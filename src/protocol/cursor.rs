@@ -148,7 +148,7 @@ mod tests {
     #[test]
     fn the_longest_cursor_is_still_read() {
         let topics = topics(EXACT_TOPICS as i64);
-        let far = |i: usize| if i % 2 == 0 { i64::MIN } else { i64::MAX };
+        let far = |i: usize| if i.is_multiple_of(2) { i64::MIN } else { i64::MAX };
         let seen: Seen =
             (0..EXACT_TOPICS).map(|i| Some(Version { seq: Some(u64::MAX), ts: Some(far(i)) })).collect();
         assert_eq!(decode(&encode(&topics, &seen), &topics), Some(seen));

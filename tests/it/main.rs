@@ -1,1 +1,9 @@
+//! The gateway from outside: a module per behaviour, against real servers and real sockets.
+//!
+//! Every test starts the servers that it needs itself, on free ports, and ends them by their process
+//! ids. Real time, real handshakes, bounded waits; no test is repeated and none depends on another.
 
+#![allow(clippy::unwrap_used, reason = "a test that can't go on ends with the error")]
+
+mod redis_servers;
+mod support;
