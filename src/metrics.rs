@@ -9,6 +9,7 @@
 //! Not here: when to count. Names carry the configured prefix; the tables of `docs/operations.md` are
 //! checked against what is rendered.
 
+pub mod commands;
 pub mod edge;
 pub mod lanes;
 pub mod upstream;
@@ -29,6 +30,8 @@ const METADATA: Metadata<'static> = Metadata::new("tickbridge", Level::INFO, Som
 /// The metrics of one gateway. Each gateway has its own recorder, so that several in one process (as in
 /// tests) don't mix.
 pub struct Metrics {
+    /// Commands to Redis.
+    pub commands: commands::CommandMetrics,
     /// The browser side.
     pub edge: edge::EdgeMetrics,
     /// Delivery.
@@ -50,6 +53,7 @@ impl Metrics {
             .build_recorder();
         let registry = Registry { recorder: &recorder, prefix };
         Self {
+            commands: commands::CommandMetrics::register(&registry),
             edge: edge::EdgeMetrics::register(&registry),
             lanes: lanes::LaneMetrics::register(&registry),
             upstream: upstream::UpstreamMetrics::register(&registry),

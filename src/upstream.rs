@@ -6,6 +6,7 @@
 //!
 //! Not here: which quote is newer (`quote`), who gets it (`fanout`), anything about browsers.
 
+pub mod commands;
 pub mod connection;
 pub mod payload;
 pub mod publish;
