@@ -5,5 +5,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that can't go on ends with the error")]
 
+mod browser_control;
 mod redis_servers;
 mod support;
