@@ -1,0 +1,27 @@
+# What one does with the project. Each target is one line to type; the how is in the scripts.
+
+# Integration tests start servers and browsers of their own; more at once than this and a small machine
+# measures its own scheduler.
+TEST_THREADS ?= 2
+
+.PHONY: demo test lint unit it setup
+
+# The live page on http://127.0.0.1:8080/, fed by a random walk; REPLAY=1 replays real index prices.
+demo:
+	cargo run --locked -- demo $(if $(REPLAY),--replay data/eustockmarkets.csv)
+
+# Everything: what is missing is installed first (or named, without root), then no network is needed.
+test: setup lint
+	RUST_TEST_THREADS=$(TEST_THREADS) cargo test --locked
+
+lint:
+	tests/lint.sh
+
+unit:
+	cargo test --locked --lib
+
+it:
+	RUST_TEST_THREADS=$(TEST_THREADS) cargo test --locked --test it
+
+setup:
+	tests/setup.sh
