@@ -1,6 +1,24 @@
 //! The typed configuration: what every part is told, with its defaults and why they are what they are.
 //!
+//! Invariants:
+//! - A value in here is within the bounds of its key (`config::keys`) and the rules between keys hold.
+//! - Nobody but `config::load` reads a configuration file or the environment.
+//!
 //! Not here: files, the environment and their raw spelling (`config::raw`), rules (`config::rules`).
+
+pub mod check;
+pub mod keys;
+pub mod kind;
+pub mod legacy;
+pub mod load;
+pub mod log;
+pub mod print;
+pub mod problem;
+pub mod raw;
+pub mod rules;
+
+#[cfg(test)]
+mod tests;
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -53,7 +71,7 @@ pub struct Config {
     /// Names of metrics.
     pub metrics: Metrics,
     /// Logs.
-    pub log: Log,
+    pub log: log::Log,
     /// The demo page.
     pub demo: Demo,
 }
@@ -106,6 +124,8 @@ impl Default for Auth {
 pub struct Jwt {
     /// Shared secret for HS256, HS384 and HS512.
     pub secret: Option<Secret>,
+    /// File with the shared secret; what it holds becomes `secret` when the configuration is loaded.
+    pub secret_file: Option<String>,
     /// PEM files with public keys for RS, ES and EdDSA.
     pub public_keys: Vec<String>,
     /// Where to fetch a JSON Web Key Set.
@@ -122,6 +142,7 @@ impl Default for Jwt {
     fn default() -> Self {
         Self {
             secret: None,
+            secret_file: None,
             public_keys: Vec::new(),
             jwks_url: None,
             issuer: "finvibe-user".into(),
@@ -380,8 +401,8 @@ impl Default for Drain {
 /// `lanes.*`
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Lanes {
-    /// Delivery threads; 0 is one per core.
-    pub threads: usize,
+    /// Delivery threads; one per core where absent.
+    pub threads: Option<usize>,
 }
 
 /// `metrics.*`
@@ -394,30 +415,6 @@ pub struct Metrics {
 impl Default for Metrics {
     fn default() -> Self {
         Self { prefix: "tickbridge".into() }
-    }
-}
-
-/// `log.format`
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum LogFormat {
-    /// For people.
-    Text,
-    /// For machines.
-    Json,
-}
-
-/// `log.*`
-#[derive(Clone, PartialEq, Debug)]
-pub struct Log {
-    /// A `tracing` filter, such as `info` or `tickbridge=debug`.
-    pub filter: String,
-    /// Text or JSON.
-    pub format: LogFormat,
-}
-
-impl Default for Log {
-    fn default() -> Self {
-        Self { filter: "info".into(), format: LogFormat::Text }
     }
 }
 

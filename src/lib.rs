@@ -1,5 +1,7 @@
 //! tickbridge carries market prices from Redis to browsers.
 
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests end their tasks with their runtime"))]
+
 pub mod catch_up;
 pub mod cli;
 pub mod clock;
@@ -11,5 +13,7 @@ pub mod metrics;
 pub mod protocol;
 pub mod quote;
 pub mod session;
+pub mod shutdown;
+pub mod telemetry;
 pub mod topic;
 pub mod upstream;

@@ -1,1 +1,7 @@
-fn main() {}
+//! The `tickbridge` command.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    tickbridge::cli::run(std::env::args_os())
+}
