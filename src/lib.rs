@@ -11,6 +11,7 @@ pub mod instrument;
 pub mod lane;
 pub mod metrics;
 pub mod protocol;
+pub mod publish;
 pub mod quote;
 pub mod session;
 pub mod shutdown;

@@ -12,6 +12,7 @@
 pub mod commands;
 pub mod edge;
 pub mod lanes;
+pub mod snapshots;
 pub mod upstream;
 
 use metrics::{
@@ -36,6 +37,8 @@ pub struct Metrics {
     pub edge: edge::EdgeMetrics,
     /// Delivery.
     pub lanes: lanes::LaneMetrics,
+    /// Reading price keys.
+    pub snapshots: snapshots::SnapshotMetrics,
     /// The Redis side.
     pub upstream: upstream::UpstreamMetrics,
     handle: PrometheusHandle,
@@ -56,6 +59,7 @@ impl Metrics {
             commands: commands::CommandMetrics::register(&registry),
             edge: edge::EdgeMetrics::register(&registry),
             lanes: lanes::LaneMetrics::register(&registry),
+            snapshots: snapshots::SnapshotMetrics::register(&registry),
             upstream: upstream::UpstreamMetrics::register(&registry),
             handle: recorder.handle(),
         }

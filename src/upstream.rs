@@ -8,7 +8,10 @@
 
 pub mod commands;
 pub mod connection;
+pub mod embedded;
+pub mod keys;
 pub mod payload;
 pub mod publish;
 pub mod slots;
+pub mod snapshot;
 pub mod topology;

@@ -111,8 +111,15 @@ mod tests {
     #[test]
     fn what_no_redis_answers_is_refused() {
         let long = [b"+".as_slice(), &[b'x'; MAX_ANSWER]].concat();
-        for bytes in [b"HTTP/1.1 400\r\n".as_slice(), b"*1\r\n", b":x\r\n", b"$9999999\r\n", b"+a\n", b"\r\n", &long] {
-            assert_eq!(answer(bytes), Err(Garbled), "{:?}", String::from_utf8_lossy(&bytes[..10.min(bytes.len())]));
+        for bytes in
+            [b"HTTP/1.1 400\r\n".as_slice(), b"*1\r\n", b":x\r\n", b"$9999999\r\n", b"+a\n", b"\r\n", &long]
+        {
+            assert_eq!(
+                answer(bytes),
+                Err(Garbled),
+                "{:?}",
+                String::from_utf8_lossy(&bytes[..10.min(bytes.len())])
+            );
         }
     }
 }
