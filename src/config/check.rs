@@ -33,16 +33,18 @@ pub fn node(text: &str) -> Result<(), String> {
     parsed.map(|_| ()).ok_or_else(|| "must be host:port, such as \"redis-1:6379\"".into())
 }
 
-/// A network in CIDR notation.
+/// A network in CIDR notation, or a single address.
 pub fn network(text: &str) -> Result<(), String> {
-    let parsed = text.split_once('/').and_then(|(address, length)| {
-        let widest = match address.parse().ok()? {
+    let (address, length) =
+        text.split_once('/').map_or((text, None), |(address, length)| (address, Some(length)));
+    let fits = address.parse().is_ok_and(|address| {
+        let widest = match address {
             IpAddr::V4(_) => 32,
             IpAddr::V6(_) => 128,
         };
-        length.parse::<u8>().ok().filter(|length| *length <= widest)
+        length.is_none_or(|length| length.parse::<u8>().is_ok_and(|length| length <= widest))
     });
-    parsed.map(|_| ()).ok_or_else(|| "must be a network such as \"10.0.0.0/8\" or \"fd00::/8\"".into())
+    if fits { Ok(()) } else { Err("must be a network such as \"10.0.0.0/8\", or an address".into()) }
 }
 
 /// The URL of a key set.
@@ -161,11 +163,11 @@ mod tests {
     }
 
     #[test]
-    fn networks_are_in_cidr_notation() {
+    fn networks_are_in_cidr_notation_or_single_addresses() {
         judge(
             network,
-            &["10.0.0.0/8", "127.0.0.1/32", "fd00::/8", "0.0.0.0/0"],
-            &["", "10.0.0.0", "10.0.0.0/33", "10.0.0/8", "fd00::/129", "proxy/8", "10.0.0.0/-1"],
+            &["10.0.0.0/8", "127.0.0.1", "::1", "127.0.0.1/32", "fd00::/8", "0.0.0.0/0"],
+            &["", "10.0.0", "10.0.0.0/33", "10.0.0/8", "fd00::/129", "proxy/8", "10.0.0.0/-1"],
         );
     }
 

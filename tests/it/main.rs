@@ -7,5 +7,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that can't go on ends with the error")]
 
 mod browser_control;
+mod cli;
+mod config;
 mod redis_servers;
 mod support;
