@@ -6,6 +6,7 @@ pub mod catch_up;
 pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod edge;
 pub mod fanout;
 pub mod instrument;
 pub mod lane;

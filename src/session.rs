@@ -2,6 +2,8 @@
 //!
 //! Not here: delivery (`lane`), HTTP and token verification (`edge`).
 
+pub mod tickets;
+
 use crate::clock::Now;
 use crate::instrument::InstrumentId;
 use crate::protocol::client::TopicRequest;

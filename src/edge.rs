@@ -1,0 +1,218 @@
+//! The browser side up to the hand-over: sockets, HTTP, tokens, limits, and the operators' pages.
+//!
+//! A connection is accepted, speaks HTTP with the router, and either ends or leaves for a lane with its socket,
+//! its principal and its place in the limits. From there on nothing here knows it.
+//!
+//! Invariants:
+//! - What a client can make us hold before it is a session is bounded: connections, heads, time.
+//! - Only `error` chooses a status; only enums label a metric.
+//!
+//! Not here: sessions and what they are sent (`lane`), Redis (`upstream`).
+
+pub mod auth;
+pub mod connection;
+pub mod ops;
+
+mod accept;
+mod address;
+mod bucket;
+mod credentials;
+mod entrance;
+mod error;
+mod limits;
+mod origin;
+mod page;
+mod prices;
+mod query;
+mod refuse;
+mod router;
+mod socket;
+mod sse;
+mod takeover;
+mod ticket;
+mod ws;
+
+use crate::catch_up::CatchUp;
+use crate::clock::Now;
+use crate::config::Config;
+use crate::metrics::Metrics;
+use crate::session::Authenticator;
+use crate::session::tickets::Tickets;
+use accept::{Acceptor, Kind};
+use address::TrustedProxies;
+use axum::Router;
+use bucket::Bucket;
+use connection::{Admit, Connections};
+use entrance::Entrance;
+use limits::Places;
+use ops::Health;
+use origin::Origins;
+use rustix::process::{Resource, getrlimit};
+use socket::Options;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// Connections in the HTTP stage at most. Two seconds of the default accept rate; each takes about 20 KiB.
+const MAX_UNADMITTED: usize = 4096;
+
+/// The same on the admin listener, where a handful of probes and scrapers call.
+const MAX_ADMIN: usize = 64;
+
+/// Descriptors kept back for Redis, the admin listener and files, or a quarter of them all if that is less.
+const RESERVED_DESCRIPTORS: usize = 128;
+
+/// Time for connections to notice that the process stops.
+const LAST_BREATH: Duration = Duration::from_secs(1);
+
+/// What the edge needs from the rest of the process.
+pub struct Services {
+    /// Takes admitted sessions to the lanes.
+    pub admit: Admit,
+    /// Judges tokens.
+    pub authenticator: Arc<dyn Authenticator>,
+    /// Keeps tickets.
+    pub tickets: Arc<dyn Tickets>,
+    /// Reads current prices.
+    pub catch_up: Arc<CatchUp>,
+    /// Counts.
+    pub metrics: Arc<Metrics>,
+    /// Answers the health pages.
+    pub health: Health,
+}
+
+/// When the edge ends.
+#[derive(Clone, Default)]
+pub struct Shutdown {
+    /// Cancelled when no session may begin any more: the public listener closes.
+    pub draining: CancellationToken,
+    /// Cancelled when everything ends, the admin listener included.
+    pub stopped: CancellationToken,
+}
+
+/// Where the edge listens.
+#[derive(Clone, Copy, Debug)]
+pub struct Addresses {
+    /// Browsers.
+    pub public: SocketAddr,
+    /// Operators.
+    pub admin: SocketAddr,
+}
+
+/// The browser side with its sockets bound, not yet accepting.
+pub struct Edge {
+    config: Config,
+    public: TcpListener,
+    admin: TcpListener,
+    addresses: Addresses,
+    origins: Arc<Origins>,
+    proxies: TrustedProxies,
+}
+
+impl Edge {
+    /// Binds both listeners; port 0 lets the system choose. Must be called within a Tokio runtime.
+    ///
+    /// # Errors
+    /// An address that can't be had, or an origin or a network that can't be read.
+    pub fn bind(config: &Config) -> io::Result<Self> {
+        let invalid =
+            |key: &str, rule: String| io::Error::new(io::ErrorKind::InvalidInput, format!("{key}: {rule}"));
+        let origins = Origins::parse(&config.listen.allowed_origins)
+            .map_err(|rule| invalid("listen.allowed_origins", rule.to_string()))?;
+        let proxies = TrustedProxies::parse(&config.limits.trusted_proxies)
+            .map_err(|text| invalid("limits.trusted_proxies", format!("`{text}` is not a network")))?;
+        let listen = |key: &str, address| {
+            socket::listen(address)
+                .map_err(|e| io::Error::new(e.kind(), format!("can't listen on {address} ({key}): {e}")))
+        };
+        let public = listen("listen.public", config.listen.public)?;
+        let admin = listen("listen.admin", config.listen.admin)?;
+        let addresses = Addresses { public: public.local_addr()?, admin: admin.local_addr()? };
+        Ok(Self { config: config.clone(), public, admin, addresses, origins: Arc::new(origins), proxies })
+    }
+
+    /// Where it listens.
+    pub fn addresses(&self) -> Addresses {
+        self.addresses
+    }
+
+    /// Accepts and answers until `shutdown.stopped`.
+    ///
+    /// # Errors
+    /// An accept loop that died.
+    pub async fn serve(self, services: Services, shutdown: Shutdown) -> io::Result<()> {
+        let Self { config, public, admin, origins, proxies, .. } = self;
+        let Services { admit, authenticator, tickets, catch_up, metrics, health } = services;
+        let Shutdown { draining, stopped } = shutdown;
+        let options = Options::new(&config.session);
+        let limits = &config.limits;
+        let places = Places::new(limits.max_sessions, limits.max_sessions_per_ip);
+        let entrance = Arc::new(Entrance {
+            anonymous: config.auth.anonymous,
+            cookie: config.auth.cookie.clone(),
+            max_topics: config.session.max_topics,
+            read_deadline: config.catch_up.deadline,
+            origins,
+            proxies,
+            places: Arc::clone(&places),
+            authenticator,
+            tickets,
+            catch_up,
+            reads: Semaphore::new(prices::MAX_READS),
+            metrics: Arc::clone(&metrics),
+            draining: draining.clone(),
+        });
+        let max_open = max_open(limits.max_sessions);
+        let accepts = Bucket::new(limits.accepts_per_second, Now::read().mono);
+
+        let connections = |router: Router, draining: &CancellationToken| {
+            let ends = (draining.clone(), stopped.clone());
+            let timeout = config.listen.header_timeout;
+            Connections::new(router, timeout, options, Arc::clone(&admit), ends, Arc::clone(&metrics))
+        };
+        let tasks = TaskTracker::new();
+        let acceptor = |listener, kind, connections, max_unadmitted| {
+            let (tasks, metrics) = (tasks.clone(), Arc::clone(&metrics));
+            Acceptor::new(listener, kind, connections, options, max_unadmitted, tasks, metrics)
+        };
+        let public_connections = connections(router::public(entrance, config.demo.page), &draining);
+        let admin_connections = connections(ops::admin(health, Arc::clone(&metrics)), &stopped);
+        let kind = Kind::Public { accepts, max_open, places };
+        let public = acceptor(public, kind, public_connections, MAX_UNADMITTED);
+        let admin = acceptor(admin, Kind::Admin, admin_connections, MAX_ADMIN);
+
+        let loops = async {
+            tokio::try_join!(tasks.spawn(public.run(draining)), tasks.spawn(admin.run(stopped.clone())))
+        };
+        loops.await.map_err(io::Error::other)?;
+        stopped.cancelled().await;
+        tasks.close();
+        // Connections end on the token; one that doesn't ends with the process.
+        let _ = timeout(LAST_BREATH, tasks.wait()).await;
+        Ok(())
+    }
+}
+
+/// How many connections the descriptors allow, sessions included.
+fn max_open(max_sessions: usize) -> usize {
+    let limit =
+        getrlimit(Resource::Nofile).current.map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX));
+    let max_open = limit - RESERVED_DESCRIPTORS.min(limit / 4);
+    if max_open < max_sessions {
+        tracing::warn!(
+            descriptors.limit = limit,
+            sessions.max = max_sessions,
+            "the descriptor limit (ulimit -n) allows fewer sessions than limits.max_sessions"
+        );
+    }
+    max_open
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,118 @@
+//! The keys that tokens are verified with, each with the algorithms of its own kind.
+
+use crate::config::Secret;
+use jsonwebtoken::{Algorithm, DecodingKey};
+use std::path::Path;
+
+/// Algorithms of a shared secret.
+const HMAC: &[Algorithm] = &[Algorithm::HS256, Algorithm::HS384, Algorithm::HS512];
+
+/// Algorithms of an RSA key.
+const RSA: &[Algorithm] = &[Algorithm::RS256, Algorithm::RS384, Algorithm::RS512];
+
+/// Length of an uncompressed point on the curve P-256; a key on another curve has another.
+const P256_POINT: usize = 65;
+
+/// The same on P-384.
+const P384_POINT: usize = 97;
+
+/// Length of an Ed25519 key.
+const ED25519_KEY: usize = 32;
+
+/// Why a configured key can't be used.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyError {
+    /// The secret is empty; anybody could sign with it.
+    #[error("the shared secret is empty")]
+    EmptySecret,
+    /// The file can't be read.
+    #[error("can't read the public key {path}")]
+    Unreadable {
+        /// As configured.
+        path: String,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// The file holds no key of a kind that we know.
+    #[error("{path} holds no public key (PEM) for RS256/384/512, ES256/384 or EdDSA")]
+    Unusable {
+        /// As configured.
+        path: String,
+    },
+}
+
+/// One key.
+pub struct Key {
+    /// The `kid` of tokens signed with it; a key without one is tried for every token of its kind.
+    id: Option<String>,
+    algorithms: &'static [Algorithm],
+    decoding: DecodingKey,
+}
+
+impl Key {
+    /// The key of a shared secret.
+    ///
+    /// # Errors
+    /// An empty secret.
+    pub fn from_secret(secret: &Secret) -> Result<Self, KeyError> {
+        match secret.expose().as_bytes() {
+            [] => Err(KeyError::EmptySecret),
+            bytes => Ok(Self { id: None, algorithms: HMAC, decoding: DecodingKey::from_secret(bytes) }),
+        }
+    }
+
+    /// The public key in a PEM file.
+    ///
+    /// # Errors
+    /// A file that can't be read, or that holds something else.
+    pub fn from_pem_file(path: &str) -> Result<Self, KeyError> {
+        let pem = std::fs::read(Path::new(path))
+            .map_err(|source| KeyError::Unreadable { path: path.to_owned(), source })?;
+        Self::from_pem(&pem).ok_or_else(|| KeyError::Unusable { path: path.to_owned() })
+    }
+
+    fn from_pem(pem: &[u8]) -> Option<Self> {
+        // A private key parses as a key too, but has no business on a verifying host.
+        if pem.windows(11).any(|w| w == b"PRIVATE KEY") {
+            return None;
+        }
+        let (algorithms, decoding) = if let Ok(key) = DecodingKey::from_rsa_pem(pem) {
+            (RSA, key)
+        } else if let Ok(key) = DecodingKey::from_ec_pem(pem) {
+            (curve(key.as_bytes())?, key)
+        } else {
+            let key = DecodingKey::from_ed_pem(pem).ok()?;
+            ((key.as_bytes().len() == ED25519_KEY).then_some(&[Algorithm::EdDSA])?.as_slice(), key)
+        };
+        Some(Self { id: None, algorithms, decoding })
+    }
+
+    /// Whether the key is of the algorithm's kind.
+    pub fn allows(&self, algorithm: Algorithm) -> bool {
+        self.algorithms.contains(&algorithm)
+    }
+
+    /// Whether a token with this `kid` may be signed with the key.
+    pub fn is_meant_by(&self, kid: Option<&str>) -> bool {
+        match (&self.id, kid) {
+            (Some(id), Some(kid)) => id == kid,
+            _ => true,
+        }
+    }
+
+    /// Whether the signature fits.
+    pub fn verifies(&self, message: &str, signature: &str, algorithm: Algorithm) -> bool {
+        self.allows(algorithm)
+            && jsonwebtoken::crypto::verify(signature, message.as_bytes(), &self.decoding, algorithm)
+                .unwrap_or(false)
+    }
+}
+
+/// The one algorithm of a point's curve.
+fn curve(point: &[u8]) -> Option<&'static [Algorithm]> {
+    match point.len() {
+        P256_POINT => Some(&[Algorithm::ES256]),
+        P384_POINT => Some(&[Algorithm::ES384]),
+        _ => None,
+    }
+}
