@@ -6,12 +6,16 @@
 //!
 //! Not here: which quote is newer (`quote`), who gets it (`fanout`), anything about browsers.
 
+pub mod channels;
 pub mod commands;
 pub mod connection;
+pub mod coverage;
 pub mod embedded;
+pub mod feed;
 pub mod keys;
 pub mod payload;
 pub mod publish;
+pub mod readiness;
 pub mod slots;
 pub mod snapshot;
 pub mod topology;
