@@ -9,5 +9,6 @@
 mod browser_control;
 mod cli;
 mod config;
+mod redis_commands;
 mod redis_servers;
 mod support;
