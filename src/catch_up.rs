@@ -8,10 +8,20 @@
 //!
 //! Not here: how a key is read (`upstream::snapshot`), what is newer (`quote`).
 
+use crate::clock::Now;
+use crate::fanout::Fanout;
 use crate::instrument::InstrumentId;
+use crate::protocol::event::EncodedQuote;
 use crate::quote::Quote;
+use indexmap::IndexMap;
+use std::collections::HashMap;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 /// What one key held.
 #[derive(Debug)]
@@ -36,36 +46,190 @@ pub trait SnapshotSource: Send + Sync + 'static {
     fn read(&self, ids: Vec<InstrumentId>) -> Pin<Box<dyn Future<Output = StoredQuotes> + Send + '_>>;
 }
 
-/// The current prices, as snapshots show them.
+/// Instruments read by one call of the source. A few thousand keys come back in milliseconds; more at
+/// once would let one slow answer hold all of them up.
+const READ_AT_ONCE: usize = 2_000;
+
+/// Calls of the source under way at once. One that waits for a dead node must not hold up the rest.
+const READS_AT_ONCE: usize = 8;
+
+/// Pause before a failed read is repeated, and its bound; it doubles in between.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// After a stream was restored its keys are read at once and then again after these times: a publisher
+/// that lost the same server may store its newest prices only now, and may announce nothing.
+const SECOND_LOOKS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(3)];
+
+/// Why an instrument's key is to be read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Reason {
+    /// A session waits for its first quote.
+    Joined,
+    /// The stream was broken and is subscribed again.
+    Restored,
+}
+
+/// Reads stored quotes into the fan-out when asked to. What waits is bounded by the instruments.
 pub struct CatchUp {
-    fanout: std::sync::Arc<crate::fanout::Fanout>,
-    source: std::sync::Arc<dyn SnapshotSource>,
+    fanout: Arc<Fanout>,
+    source: Arc<dyn SnapshotSource>,
+    gather: Duration,
+    wanted: Mutex<Wanted>,
+    /// Read in vain, to be read again after a pause.
+    failed: Mutex<Wanted>,
+    wake: Notify,
+}
+
+type Wanted = IndexMap<InstrumentId, Reason>;
+
+fn lock(wanted: &Mutex<Wanted>) -> MutexGuard<'_, Wanted> {
+    wanted.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl CatchUp {
-    /// Reads stored quotes from `source` into `fanout`.
-    pub fn new(
-        fanout: std::sync::Arc<crate::fanout::Fanout>,
-        source: std::sync::Arc<dyn SnapshotSource>,
-    ) -> Self {
-        Self { fanout, source }
+    /// Reads from `source` into `fanout`; requests are gathered for `gather`.
+    pub fn new(fanout: Arc<Fanout>, source: Arc<dyn SnapshotSource>, gather: Duration) -> Self {
+        Self {
+            fanout,
+            source,
+            gather,
+            wanted: Mutex::default(),
+            failed: Mutex::default(),
+            wake: Notify::new(),
+        }
+    }
+
+    /// Asks for the stored quotes of instruments that sessions have just joined.
+    pub fn request(&self, ids: Vec<InstrumentId>) {
+        self.want(ids, Reason::Joined);
+    }
+
+    /// Asks for the stored quotes of instruments whose stream was broken and is subscribed again.
+    /// Sessions are told that they are live when the key was read.
+    pub fn restored(&self, ids: Vec<InstrumentId>) {
+        self.want(ids, Reason::Restored);
+    }
+
+    fn want(&self, ids: Vec<InstrumentId>, reason: Reason) {
+        let mut wanted = lock(&self.wanted);
+        for id in ids {
+            let entry = wanted.entry(id).or_insert(reason);
+            if reason == Reason::Restored {
+                *entry = reason;
+            }
+        }
+        drop(wanted);
+        self.wake.notify_one();
+    }
+
+    /// Reads what is asked for until `stop` is cancelled.
+    pub async fn run(self: Arc<Self>, stop: CancellationToken) {
+        let places = Arc::new(Semaphore::new(READS_AT_ONCE));
+        let reads = TaskTracker::new();
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let anything_failed = !lock(&self.failed).is_empty();
+            tokio::select! {
+                () = stop.cancelled() => break,
+                () = self.wake.notified() => tokio::time::sleep(self.gather).await,
+                () = tokio::time::sleep(pause.mul_f64(rand::random_range(0.5..1.0))), if anything_failed => {
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                    let again = std::mem::take(&mut *lock(&self.failed));
+                    lock(&self.wanted).extend(again);
+                }
+            }
+            if !anything_failed {
+                pause = FIRST_PAUSE;
+            }
+            loop {
+                let chunk: Vec<_> = {
+                    let mut wanted = lock(&self.wanted);
+                    let n = wanted.len().min(READ_AT_ONCE);
+                    wanted.drain(..n).collect()
+                };
+                if chunk.is_empty() {
+                    break;
+                }
+                let Ok(place) = Arc::clone(&places).acquire_owned().await else { break };
+                let (this, stop) = (Arc::clone(&self), stop.clone());
+                reads.spawn(async move {
+                    stop.run_until_cancelled(this.read(chunk, place)).await;
+                });
+            }
+        }
+        reads.close();
+        reads.wait().await;
+    }
+
+    async fn read(self: Arc<Self>, chunk: Vec<(InstrumentId, Reason)>, place: OwnedSemaphorePermit) {
+        let restored: Vec<_> =
+            chunk.iter().filter(|(_, reason)| *reason == Reason::Restored).copied().collect();
+        let failed = self.read_once(chunk).await;
+        drop(place);
+        if !failed.is_empty() {
+            lock(&self.failed).extend(failed);
+            self.wake.notify_one();
+        }
+        if restored.is_empty() {
+            return;
+        }
+        let began = tokio::time::Instant::now();
+        for look in SECOND_LOOKS {
+            tokio::time::sleep_until(began + look).await;
+            // A failure now means that the stream is about to break again, which leads back here.
+            self.read_once(restored.clone()).await;
+        }
+    }
+
+    /// Reads the keys of those of `chunk` that some lane wants, and gives those whose read failed.
+    async fn read_once(&self, chunk: Vec<(InstrumentId, Reason)>) -> Vec<(InstrumentId, Reason)> {
+        // The epoch is asked before the read is sent: if the stream breaks in between, the answer proves
+        // nothing.
+        let asked: HashMap<_, _> = chunk
+            .into_iter()
+            .filter_map(|(id, reason)| Some((id, (reason, self.fanout.epoch(id)?))))
+            .collect();
+        if asked.is_empty() {
+            return Vec::new();
+        }
+        let mut failed = Vec::new();
+        for (id, stored) in self.source.read(asked.keys().copied().collect()).await {
+            let Some(&(reason, epoch)) = asked.get(&id) else { continue };
+            match stored {
+                Stored::Failed => {
+                    // What memory has is better than nothing, and is marked stale while the stream is broken.
+                    self.fanout.read_failed(id);
+                    failed.push((id, reason));
+                    continue;
+                }
+                Stored::Quote(quote) => {
+                    self.fanout.offer(*quote, Now::read());
+                }
+                Stored::Absent | Stored::Unusable => {}
+            }
+            if reason == Reason::Restored {
+                self.fanout.announce_live(id);
+            }
+            self.fanout.read_done(id, epoch);
+        }
+        failed
     }
 
     /// The newest quote of each of `ids` that has one: from memory where the stream is unbroken,
     /// otherwise from its key, through the version gate.
-    pub async fn current(
-        &self,
-        ids: &[InstrumentId],
-        now: crate::clock::Now,
-    ) -> Vec<std::sync::Arc<crate::protocol::event::EncodedQuote>> {
+    pub async fn current(&self, ids: &[InstrumentId]) -> Vec<Arc<EncodedQuote>> {
+        let now = Now::read();
         let missing: Vec<_> = ids.iter().copied().filter(|&id| !self.fanout.peek(id, now).1).collect();
+        let mut read = HashMap::new();
         if !missing.is_empty() {
-            for (_, stored) in self.source.read(missing).await {
+            for (id, stored) in self.source.read(missing).await {
                 if let Stored::Quote(quote) = stored {
-                    self.fanout.offer(*quote, now);
+                    read.insert(id, *quote);
                 }
             }
         }
-        ids.iter().filter_map(|&id| self.fanout.peek(id, now).0).collect()
+        let now = Now::read();
+        ids.iter().filter_map(|&id| self.fanout.newest_of(id, read.remove(&id), now)).collect()
     }
 }

@@ -10,12 +10,14 @@
 //! Not here: sockets and sessions (`lane`), Redis (`upstream`), reading stored quotes (`catch_up`).
 
 pub mod inbox;
+pub mod stages;
 
 use crate::clock::Now;
 use crate::instrument::InstrumentId;
 use crate::protocol::event::EncodedQuote;
 use crate::quote::{Origin, Quote, Verdict};
 use inbox::Inbox;
+use stages::Stages;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
 use std::hash::{BuildHasher, RandomState};
@@ -75,6 +77,8 @@ struct Entry {
     encoded: Option<Arc<EncodedQuote>>,
     lanes: u64,
     complete: bool,
+    /// Counts accepted quotes, so that a lane can tell a late word of an earlier interest from news.
+    serial: u64,
     /// Rises whenever the stream breaks, so that a read begun before can't complete after.
     epoch: u32,
     stale_since_ms: Option<i64>,
@@ -83,7 +87,8 @@ struct Entry {
 impl Entry {
     fn encoded(&mut self, now: Now) -> Option<Arc<EncodedQuote>> {
         let quote = self.latest.as_ref()?;
-        Some(Arc::clone(self.encoded.get_or_insert_with(|| Arc::new(EncodedQuote::new(quote, now)))))
+        let serial = self.serial;
+        Some(Arc::clone(self.encoded.get_or_insert_with(|| Arc::new(EncodedQuote::new(quote, serial, now)))))
     }
 
     fn lanes(&self) -> impl Iterator<Item = LaneId> + use<> {
@@ -99,6 +104,7 @@ pub struct Fanout {
     lanes: Box<[Arc<Inbox>]>,
     feed: Arc<dyn QuoteFeed>,
     max_per_stripe: usize,
+    stages: Stages,
 }
 
 impl Fanout {
@@ -111,6 +117,7 @@ impl Fanout {
             lanes: lanes.into(),
             feed,
             max_per_stripe: max_instruments.div_ceil(STRIPES),
+            stages: Stages::default(),
         }
     }
 
@@ -122,7 +129,7 @@ impl Fanout {
 
     fn fresh_entry(&self, id: InstrumentId, now: Now) -> Entry {
         let stale_since_ms = (!self.feed.is_live(id)).then(|| now.unix_ms());
-        Entry { latest: None, encoded: None, lanes: 0, complete: false, epoch: 0, stale_since_ms }
+        Entry { latest: None, encoded: None, lanes: 0, complete: false, serial: 0, epoch: 0, stale_since_ms }
     }
 
     /// Judges a quote and, if it is newer, offers it to the lanes that want it.
@@ -144,13 +151,20 @@ impl Fanout {
         entry.complete |= quote.origin == Origin::Live && entry.stale_since_ms.is_none();
         entry.latest = Some(quote);
         entry.encoded = None;
-        if entry.lanes != 0 {
+        entry.serial += 1;
+        if let (true, Some(quote)) = (entry.lanes != 0, &entry.latest) {
+            self.stages.record(quote, now);
             let encoded = entry.encoded(now).expect("latest was set above");
             for lane in entry.lanes() {
                 self.lanes[lane].offer(Arc::clone(&encoded));
             }
         }
         Offered::Accepted
+    }
+
+    /// How long quotes took to get here.
+    pub fn stages(&self) -> &Stages {
+        &self.stages
     }
 
     /// Registers a lane's interest; from here on the lane's inbox gets every newer quote.
@@ -198,6 +212,27 @@ impl Fanout {
         entry.complete |= entry.epoch == epoch && entry.stale_since_ms.is_none();
         for lane in entry.lanes() {
             self.lanes[lane].read_done(id);
+        }
+    }
+
+    /// The instrument's key could not be read. Lanes give what they have to those who wait.
+    pub fn read_failed(&self, id: InstrumentId) {
+        let stripe = self.stripe(id);
+        for lane in stripe.get(&id).into_iter().flat_map(Entry::lanes) {
+            self.lanes[lane].read_done(id);
+        }
+    }
+
+    /// The newer of what memory has and `stored`. A quote that nobody subscribes to isn't kept.
+    pub fn newest_of(&self, id: InstrumentId, stored: Option<Quote>, now: Now) -> Option<Arc<EncodedQuote>> {
+        let known = self.peek(id, now).0;
+        match stored {
+            Some(quote) if known.is_none() => Some(Arc::new(EncodedQuote::new(&quote, 0, now))),
+            Some(quote) => {
+                self.offer(quote, now);
+                self.peek(id, now).0
+            }
+            None => known,
         }
     }
 

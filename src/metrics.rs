@@ -15,10 +15,13 @@ pub mod lanes;
 pub mod snapshots;
 pub mod upstream;
 
+use crate::fanout::Fanout;
+use crate::lane::Lanes;
 use metrics::{
     Counter, Gauge, Histogram, Key, KeyName, Label, Level, Metadata, Recorder, SharedString, Unit,
 };
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
+use std::sync::{Arc, OnceLock};
 
 /// Bounds of latency buckets in seconds: from a tenth of a millisecond to the longest timeout in use.
 pub const LATENCY_BUCKETS: [f64; 18] = [
@@ -42,6 +45,16 @@ pub struct Metrics {
     /// The Redis side.
     pub upstream: upstream::UpstreamMetrics,
     handle: PrometheusHandle,
+    recorder: PrometheusRecorder,
+    prefix: String,
+    delivery: OnceLock<Delivery>,
+}
+
+/// What the metrics of delivery are taken from.
+struct Delivery {
+    lanes: Arc<Lanes>,
+    fanout: Arc<Fanout>,
+    per_lane: lanes::PerLane,
 }
 
 impl Metrics {
@@ -62,12 +75,30 @@ impl Metrics {
             snapshots: snapshots::SnapshotMetrics::register(&registry),
             upstream: upstream::UpstreamMetrics::register(&registry),
             handle: recorder.handle(),
+            recorder,
+            prefix: prefix.to_owned(),
+            delivery: OnceLock::new(),
         }
+    }
+
+    /// Takes the metrics of delivery from these from now on. The first call counts.
+    pub fn attach(&self, lanes: Arc<Lanes>, fanout: Arc<Fanout>) {
+        let registry = Registry { recorder: &self.recorder, prefix: &self.prefix };
+        let per_lane = lanes::PerLane::register(&registry, lanes.books().len());
+        let _ = self.delivery.set(Delivery { lanes, fanout, per_lane });
     }
 
     /// The text exposition of everything.
     pub fn render(&self) -> String {
-        self.handle.render()
+        let Some(Delivery { lanes, fanout, per_lane }) = self.delivery.get() else {
+            return self.handle.render();
+        };
+        let books = lanes.books();
+        self.lanes.collect(&books, fanout.stages());
+        per_lane.collect(&books);
+        let mut text = self.handle.render();
+        self.lanes.render_stages(&books, fanout.stages(), &mut text);
+        text
     }
 
     /// Moves recorded histogram values into their buckets. To be called every few seconds: between two
@@ -110,6 +141,22 @@ impl Registry<'_> {
     pub fn gauge(&self, name: &str, help: &'static str, labels: &[(&'static str, &'static str)]) -> Gauge {
         self.recorder.describe_gauge(self.name(name), None, SharedString::const_str(help));
         let gauge = self.recorder.register_gauge(&self.key(name, labels), &METADATA);
+        gauge.set(0.0);
+        gauge
+    }
+
+    /// A gauge, at zero, with a number as its label. The numbers must be few and fixed at start.
+    pub fn numbered_gauge(
+        &self,
+        name: &str,
+        help: &'static str,
+        label: &'static str,
+        number: usize,
+    ) -> Gauge {
+        self.recorder.describe_gauge(self.name(name), None, SharedString::const_str(help));
+        let labels = vec![Label::new(label, number.to_string())];
+        let key = Key::from_parts(format!("{}_{name}", self.prefix), labels);
+        let gauge = self.recorder.register_gauge(&key, &METADATA);
         gauge.set(0.0);
         gauge
     }

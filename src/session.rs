@@ -2,6 +2,8 @@
 //!
 //! Not here: delivery (`lane`), HTTP and token verification (`edge`).
 
+pub mod standing;
+pub mod sweep;
 pub mod tickets;
 
 use crate::clock::Now;

@@ -2,7 +2,6 @@
 
 use super::entrance::Entrance;
 use super::query::Query;
-use crate::clock::Now;
 use crate::instrument::InstrumentId;
 use crate::metrics::edge::Refusal;
 use axum::extract::{Request, State};
@@ -26,7 +25,7 @@ pub async fn read(State(entrance): State<Arc<Entrance>>, request: Request) -> Re
     entrance.identify(&parts.headers, &query).await?;
     let ids = instruments(&query.list("ids"), entrance.max_topics)?;
     let _read = entrance.reads.try_acquire().map_err(|_| Refusal::Busy)?;
-    let quotes = timeout(entrance.read_deadline, entrance.catch_up.current(&ids, Now::read()));
+    let quotes = timeout(entrance.read_deadline, entrance.catch_up.current(&ids));
     let quotes = quotes.await.map_err(|_| Refusal::Unavailable)?;
     let mut body = Vec::with_capacity(2 + 256 * quotes.len());
     for quote in quotes {

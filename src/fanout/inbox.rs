@@ -98,6 +98,11 @@ impl Inbox {
         self.wake.notified().await;
     }
 
+    /// Quotes that wait.
+    pub fn n_quotes(&self) -> usize {
+        self.batch().quotes.len()
+    }
+
     fn batch(&self) -> MutexGuard<'_, Batch> {
         self.batch.lock().unwrap_or_else(PoisonError::into_inner)
     }

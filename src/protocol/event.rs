@@ -6,7 +6,7 @@
 use super::frame;
 use crate::clock::Now;
 use crate::instrument::InstrumentId;
-use crate::quote::{Field, Quote, Version};
+use crate::quote::{Field, Origin, Quote, Version};
 use crate::topic::Topic;
 use std::io::Write;
 use std::time::Duration;
@@ -21,6 +21,10 @@ pub struct EncodedQuote {
     pub id: InstrumentId,
     /// The quote's version.
     pub version: Version,
+    /// Rises with each quote of the instrument that passed the version gate of this process.
+    pub serial: u64,
+    /// Whether it was read from the instrument's price key.
+    pub stored: bool,
     /// When this process received the quote, microseconds since the Unix epoch.
     pub arrived_us: i64,
     /// When it was encoded, on the monotonic clock.
@@ -31,8 +35,8 @@ pub struct EncodedQuote {
 }
 
 impl EncodedQuote {
-    /// Encodes `quote` as emitted at `now`.
-    pub fn new(quote: &Quote, now: Now) -> Self {
+    /// Encodes `quote`, the `serial`-th of its instrument, as emitted at `now`.
+    pub fn new(quote: &Quote, serial: u64, now: Now) -> Self {
         let mut out = Vec::with_capacity(frame::MAX_HEADER + 512);
         out.resize(frame::MAX_HEADER, 0);
         let ms = now.unix_ms();
@@ -60,6 +64,8 @@ impl EncodedQuote {
         Self {
             id: quote.id,
             version: quote.version,
+            serial,
+            stored: quote.origin == Origin::Stored,
             arrived_us: quote.arrived_us,
             emitted: now.mono,
             bytes: out[start..].into(),
@@ -139,7 +145,6 @@ fn push_raw(out: &mut Vec<u8>, name: &str, json: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::quote::Origin;
 
     fn sample() -> Quote {
         let text = r#"71000.10 1.2345 "2026-07-06T09:00:01""#;
@@ -154,7 +159,7 @@ mod tests {
     }
 
     fn encoded() -> EncodedQuote {
-        EncodedQuote::new(&sample(), Now { mono: Duration::ZERO, unix_us: 1_700_000_000_123_000 })
+        EncodedQuote::new(&sample(), 1, Now { mono: Duration::ZERO, unix_us: 1_700_000_000_123_000 })
     }
 
     const DATA: &str = concat!(

@@ -3,6 +3,7 @@
 //! Each function gives one message as JSON on one line.
 
 use super::client::TopicRequest;
+use super::close::CloseReason;
 use crate::topic::Topic;
 use std::fmt::Write;
 
@@ -122,6 +123,11 @@ pub fn status(topic: Topic, stale_since_ms: Option<i64>) -> String {
 /// Advises to connect again after a pause.
 pub fn reconnect(after_ms: u64) -> String {
     format!(r#"{{"type":"reconnect","after_ms":{after_ms}}}"#)
+}
+
+/// The last event of an SSE session, in place of a close frame.
+pub fn close(reason: CloseReason) -> String {
+    format!(r#"{{"type":"close","code":{},"reason":"{}"}}"#, reason.code(), reason.text())
 }
 
 fn push_topics(out: &mut String, name: &str, topics: &[Topic]) {

@@ -165,8 +165,8 @@ mod tests {
     async fn what_was_published_before_a_session_came_is_its_snapshot() {
         let f = fixture(10);
         f.publisher.publish(vec![payload(1, "10"), payload(2, "20"), payload(1, "11")]).await;
-        let catch_up = CatchUp::new(Arc::clone(&f.fanout), f.bus);
-        let current = catch_up.current(&[InstrumentId::new(1), InstrumentId::new(3)], NOW).await;
+        let catch_up = CatchUp::new(Arc::clone(&f.fanout), f.bus, std::time::Duration::ZERO);
+        let current = catch_up.current(&[InstrumentId::new(1), InstrumentId::new(3)]).await;
         assert_eq!(current.iter().map(|quote| quote.id.get()).collect::<Vec<_>>(), [1]);
     }
 

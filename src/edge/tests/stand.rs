@@ -104,7 +104,7 @@ impl Stand {
             }),
             authenticator: Arc::new(verifier),
             tickets: Arc::new(MemoryTickets::default()),
-            catch_up: Arc::new(CatchUp::new(fanout, Arc::new(Keys))),
+            catch_up: Arc::new(CatchUp::new(fanout, Arc::new(Keys), std::time::Duration::ZERO)),
             metrics: Arc::clone(&metrics),
             health: Health {
                 stalled: Arc::new(Vec::new),

@@ -1,0 +1,215 @@
+//! One session as its lane keeps it.
+
+use super::index::Index;
+use super::outbox::{Due, Outbox};
+use crate::instrument::InstrumentId;
+use crate::protocol::cursor;
+use crate::protocol::event::EncodedQuote;
+use crate::protocol::frame;
+use crate::protocol::server;
+use crate::quote::{Age, Version};
+use crate::session::standing::Standing;
+use crate::topic::Topic;
+use socket2::SockRef;
+use std::any::Any;
+use std::io;
+use std::net::Shutdown;
+use std::rc::Rc;
+use std::task::Waker;
+use std::time::Duration;
+use tokio::net::TcpStream;
+
+/// The writing end of a connection. The second implementation is the simulation's.
+pub trait Pipe {
+    /// Writes what the kernel takes at once.
+    ///
+    /// # Errors
+    /// `WouldBlock` when it takes nothing; anything else means that the connection is lost.
+    fn try_write(&self, bytes: &[u8]) -> io::Result<usize>;
+
+    /// Ends the connection: after what was written, or at once and with a reset, because what waits in
+    /// it can't be delivered and would hold kernel memory for minutes.
+    fn finish(&self, polite: bool);
+}
+
+impl Pipe for Rc<TcpStream> {
+    fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        TcpStream::try_write(self, bytes)
+    }
+
+    fn finish(&self, polite: bool) {
+        let socket = SockRef::from(self.as_ref());
+        // Either fails only on a connection that is gone already.
+        let _ = if polite {
+            socket.shutdown(Shutdown::Write)
+        } else {
+            socket.set_linger(Some(Duration::ZERO)).and_then(|()| socket.shutdown(Shutdown::Both))
+        };
+    }
+}
+
+/// A session's subscription to one topic.
+#[derive(Clone, Copy, Debug)]
+pub struct Sub {
+    /// Place of the topic in the lane's index; [`VACANT`] for a place that is free.
+    pub topic: u32,
+    /// Place of this subscription among the topic's members.
+    pub at: u32,
+    /// Whether the session still waits for a first quote of the topic.
+    pub awaits_first: bool,
+}
+
+/// See [`Sub::topic`].
+pub const VACANT: u32 = u32::MAX;
+
+/// How events are written for a session.
+#[derive(Debug)]
+pub enum Encoder {
+    /// WebSocket frames.
+    Ws,
+    /// SSE events in HTTP chunks.
+    Sse(Box<SseEncoder>),
+}
+
+/// What SSE needs beside the frame.
+#[derive(Debug)]
+pub struct SseEncoder {
+    /// Whether each event is one HTTP/1.1 chunk.
+    pub chunked: bool,
+    /// The instruments in ascending order. Subscription `i` is of instrument `i`.
+    pub topics: Vec<InstrumentId>,
+    /// What the client has seen of each, if it keeps count.
+    pub seen: cursor::Seen,
+    /// The parts of `seen` that a gathered buffer changed, in its order, to be taken back if the part
+    /// isn't begun.
+    undo: Vec<(u16, Option<Version>)>,
+}
+
+impl SseEncoder {
+    /// For a client that has `seen` so much.
+    pub fn new(chunked: bool, topics: Vec<InstrumentId>, seen: cursor::Seen) -> Self {
+        Self { chunked, topics, seen, undo: Vec::new() }
+    }
+
+    /// Whether the client needs `quote`, given what it has seen, perhaps from a replica that was ahead.
+    pub fn needs(&self, sub: u16, quote: &EncodedQuote, initial: bool) -> bool {
+        match self.seen.get(usize::from(sub)).copied().flatten().map(|seen| quote.version.age(seen)) {
+            None | Some(Age::Newer) => true,
+            Some(Age::Same) => !initial,
+            Some(Age::Older) => false,
+        }
+    }
+
+    /// Appends `text` as one chunk, or as it is.
+    pub fn push_chunk(&self, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
+        if !self.chunked {
+            return write(out);
+        }
+        let at = frame::begin_chunk(out);
+        write(out);
+        frame::end_chunk(out, at);
+    }
+
+    fn push_quote(&mut self, sub: u16, quote: &EncodedQuote, initial: bool, out: &mut Vec<u8>) {
+        if let Some(seen) = self.seen.get_mut(usize::from(sub)) {
+            self.undo.push((sub, *seen));
+            *seen = Some(quote.version);
+        }
+        let id = cursor::encode(&self.topics, &self.seen);
+        self.push_chunk(out, |out| {
+            for part in [b"id: ", id.as_bytes(), b"\n"] {
+                out.extend_from_slice(part);
+            }
+            quote.push_sse_data(out, initial);
+        });
+    }
+
+    /// Of the quotes in the last gathered buffer, all but the first `n_begun` were not begun.
+    fn settle(&mut self, n_begun: usize) {
+        for (sub, seen) in self.undo.drain(..).skip(n_begun) {
+            self.seen[usize::from(sub)] = seen;
+        }
+    }
+}
+
+impl Encoder {
+    /// Appends one part of a gathered buffer: status and quote of one subscription.
+    pub fn push_due(&mut self, index: &Index, topic: u32, sub: u16, due: Due, out: &mut Vec<u8>) {
+        let state = index.topic(topic);
+        let status = |encoder: &Self, out: &mut Vec<u8>| {
+            let text = server::status(Topic::of(state.id), state.stale_since_ms);
+            encoder.push_message(out, "status", &text);
+        };
+        let stale = state.stale_since_ms.is_some();
+        if due.status && stale {
+            status(self, out);
+        }
+        if let (true, Some(quote)) = (due.quote, &state.latest) {
+            match self {
+                Self::Ws => quote.push_ws(out, due.initial),
+                Self::Sse(sse) => sse.push_quote(sub, quote, due.initial, out),
+            }
+        }
+        if due.status && !stale {
+            status(self, out);
+        }
+    }
+
+    /// Appends a message other than an event. SSE names it, so that `onmessage` sees quotes alone.
+    pub fn push_message(&self, out: &mut Vec<u8>, name: &str, json: &str) {
+        match self {
+            Self::Ws => frame::push_text(out, json.as_bytes()),
+            Self::Sse(sse) => sse.push_chunk(out, |out| frame::push_sse_event(out, name, json.as_bytes())),
+        }
+    }
+
+    /// After a write of a gathered buffer, of whose quotes the first `n_begun` were begun.
+    pub fn settle(&mut self, n_begun: usize) {
+        if let Self::Sse(sse) = self {
+            sse.settle(n_begun);
+        }
+    }
+}
+
+/// See the module.
+pub struct Session<P> {
+    /// Tells this session from others that had its place before.
+    pub generation: u32,
+    /// The connection.
+    pub pipe: P,
+    /// How to write.
+    pub encoder: Encoder,
+    /// Timers and rights.
+    pub standing: Standing,
+    /// What waits to be written.
+    pub outbox: Outbox,
+    /// Subscriptions; a place stays the same as long as the subscription lives.
+    pub subs: Vec<Sub>,
+    /// The kernel takes no more; the reader flushes when it does.
+    pub blocked: bool,
+    /// On the list of sessions to flush.
+    pub scheduled: bool,
+    /// Wakes the task that reads.
+    pub waker: Option<Waker>,
+    /// Counts the session against the limits as long as it is held.
+    pub permit: Box<dyn Any + Send>,
+}
+
+impl<P> Session<P> {
+    /// Place of the transport in tables by transport.
+    pub fn transport(&self) -> usize {
+        usize::from(matches!(self.encoder, Encoder::Sse(_)))
+    }
+
+    /// The live subscriptions with their places.
+    pub fn live_subs(&self) -> impl Iterator<Item = (u16, Sub)> + '_ {
+        (0u16..).zip(&self.subs).filter(|(_, sub)| sub.topic != VACANT).map(|(at, sub)| (at, *sub))
+    }
+
+    /// Wakes the task that reads, to look at what has changed.
+    pub fn wake(&mut self) {
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+}
