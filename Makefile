@@ -25,3 +25,20 @@ it:
 
 setup:
 	tests/setup.sh
+
+# Every scenario five times, and the page made from them; hours on two cores.
+bench: bench-build
+	bench/setup.sh
+	cd bench && target/release/tb-bench run all --runs 5 --retry 3 --out results/runs
+	cd bench && target/release/tb-bench report --out results
+
+# Before and after a change: a few minutes.
+bench-quick: bench-build
+	bench/setup.sh
+	cd bench && target/release/tb-bench run quick
+
+bench-build:
+	cargo build --locked --release
+	cd bench && cargo build --locked --release
+
+.PHONY: bench bench-quick bench-build
