@@ -8,9 +8,13 @@
 //! Not here: what the commands do (one file each).
 
 pub mod check_config;
+pub mod demo;
 pub mod feed;
 pub mod health;
+pub mod pace;
 pub mod print_config;
+pub mod reload;
+pub mod serve;
 pub mod token;
 
 use std::ffi::OsString;
@@ -42,6 +46,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Serve(serve::Args),
+    Demo(demo::Args),
     CheckConfig(check_config::Args),
     PrintConfig(print_config::Args),
     Token(token::Args),
@@ -59,12 +65,17 @@ pub struct ConfigArgs {
 }
 
 impl ConfigArgs {
+    /// The files and the environment.
+    pub fn sources(&self) -> Sources {
+        Sources::of_process(self.files.clone())
+    }
+
     /// Reads the files and the environment.
     ///
     /// # Errors
     /// Everything that is wrong with them.
     pub fn load(&self, purpose: Purpose) -> Result<Loaded, Failure> {
-        Ok(load::load(&Sources::of_process(self.files.clone()), purpose)?)
+        Ok(load::load(&self.sources(), purpose)?)
     }
 }
 
@@ -102,6 +113,8 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
     };
     let done = match cli.command {
+        Command::Serve(args) => serve::run(&args),
+        Command::Demo(args) => demo::run(&args),
         Command::CheckConfig(args) => check_config::run(&args),
         Command::PrintConfig(args) => print_config::run(&args),
         Command::Token(args) => token::run(&args),

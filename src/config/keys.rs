@@ -26,12 +26,19 @@ pub struct Key {
     pub read: fn(&mut Config, &Raw) -> Result<(), String>,
     /// The value as a file would have it; `None` if it is absent.
     pub show: fn(&Config) -> Option<toml::Value>,
+    /// Whether two configurations agree on it.
+    pub same: fn(&Config, &Config) -> bool,
 }
 
 impl Key {
     /// The key with this name.
     pub fn find(name: &str) -> Option<&'static Self> {
         KEYS.iter().find(|key| key.name == name)
+    }
+
+    /// The keys on which two configurations differ.
+    pub fn changed(a: &Config, b: &Config) -> Vec<&'static Self> {
+        KEYS.iter().filter(|key| !(key.same)(a, b)).collect()
     }
 
     /// The environment variable that sets it.
@@ -54,6 +61,7 @@ macro_rules! keys {
                 Ok(())
             },
             show: |config| $kind.show(&config.$first$(.$rest)+),
+            same: |a, b| a.$first$(.$rest)+ == b.$first$(.$rest)+,
         }),*];
     };
 }
@@ -126,7 +134,7 @@ keys! {
     drain.notice: span(0, HOUR);
     drain.deadline: span(10, HOUR);
     drain.reconnect_rate: Count { min: 1, max: 10_000_000 };
-    lanes.threads: Maybe(Count { min: 1, max: 1_024 });
+    lanes.threads: Maybe(Count { min: 1, max: 64 });
     metrics.prefix: Text(check::metric_prefix);
     log.filter: Text(check::log_filter);
     log.format: Choice(&[("text", LogFormat::Text), ("json", LogFormat::Json)]);
@@ -182,6 +190,15 @@ mod tests {
     fn the_secrets_are_known_as_such() {
         let secrets: Vec<_> = KEYS.iter().filter(|key| key.secret).map(|key| key.name).collect();
         assert_eq!(secrets, ["auth.jwt.secret", "redis.password"]);
+    }
+
+    #[test]
+    fn changes_are_found_in_secrets_too() {
+        let mut changed = Config::default();
+        changed.redis.password = Some(crate::config::Secret::new("p".into()));
+        changed.session.max_topics += 1;
+        let names: Vec<_> = Key::changed(&Config::default(), &changed).iter().map(|key| key.name).collect();
+        assert_eq!(names, ["session.max_topics", "redis.password"]);
     }
 
     #[test]

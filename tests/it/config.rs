@@ -105,7 +105,9 @@ fn all_mistakes_are_reported_at_once_by_every_command_that_needs_the_configurati
     let lines: Vec<_> = MISTAKES.iter().map(|mistake| mistake.file).collect();
     let file = written(folder.path(), &lines.join("\n"));
     let variables: Vec<_> = MISTAKES.iter().map(|mistake| mistake.variable).collect();
-    for command in [&["check-config"][..], &["print-config"], &["token", "--sub", "42"], &["health"]] {
+    for command in
+        [&["check-config"][..], &["print-config"], &["serve"], &["token", "--sub", "42"], &["health"]]
+    {
         let ran = tickbridge(&[command, &["--config", &file]].concat(), &variables);
         assert_eq!((ran.code, ran.out.as_str()), (64, ""), "{command:?}: {}", ran.err);
         assert!(ran.err.contains(&format!("has {} problems:", MISTAKES.len())), "{command:?}: {}", ran.err);

@@ -9,6 +9,7 @@
 mod browser_control;
 mod cli;
 mod config;
+mod process;
 mod redis_commands;
 mod redis_servers;
 mod support;
