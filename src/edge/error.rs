@@ -131,6 +131,9 @@ impl IntoResponse for Refusal {
         for (name, value) in self.headers() {
             response.headers_mut().insert(name, HeaderValue::from_static(value));
         }
+        if self == Self::Draining {
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
         // Tells the counting layer the reason.
         response.extensions_mut().insert(self);
         response

@@ -29,6 +29,8 @@ pub fn public(entrance: Arc<Entrance>, with_page: bool) -> Router {
         .route("/market/sse", get(sse::open).head(method_unknown))
         .route("/market/prices", get(prices::read))
         .route("/market/ticket", post(ticket::issue))
+        // Before the layers, so that they surround this answer too; it is where preflights would end.
+        .method_not_allowed_fallback(method_unknown)
         .layer(from_fn_with_state(Arc::clone(&entrance), check))
         .layer(cors);
     let page = if with_page { page::router() } else { Router::new() };

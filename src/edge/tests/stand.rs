@@ -11,7 +11,7 @@ use crate::instrument::InstrumentId;
 use crate::metrics::Metrics;
 use crate::quote::{Field, Origin, Quote, Version};
 use crate::session::Admission;
-use crate::session::tickets::MemoryTickets;
+use crate::session::tickets::{MemoryTickets, Tickets};
 use jsonwebtoken::{EncodingKey, Header};
 use serde_json::json;
 use std::future::Future;
@@ -26,7 +26,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 /// Longer than anything that a test waits for.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub const PATIENCE: Duration = Duration::from_secs(10);
 
 pub const SECRET: &str = "a secret of at least thirty-two bytes";
 
@@ -87,11 +87,11 @@ pub fn token() -> String {
 
 impl Stand {
     pub fn start(config: &Config) -> Self {
-        Self::with_mailbox(config, 1_024)
+        Self::with(config, 1_024, Arc::new(MemoryTickets::default()))
     }
 
     /// A stand whose lanes take at most `mailbox` sessions.
-    pub fn with_mailbox(config: &Config, mailbox: usize) -> Self {
+    pub fn with(config: &Config, mailbox: usize, tickets: Arc<dyn Tickets>) -> Self {
         let metrics = Arc::new(Metrics::new("t"));
         let verifier = Verifier::new(&config.auth.jwt, Arc::clone(&metrics)).expect("usable keys");
         let fanout = Arc::new(Fanout::new(Vec::new(), Arc::new(Feed), 1_000));
@@ -103,8 +103,8 @@ impl Stand {
                 mailbox.try_send(admission).map_err(|refused| Box::new(refused.into_inner()))
             }),
             authenticator: Arc::new(verifier),
-            tickets: Arc::new(MemoryTickets::default()),
-            catch_up: Arc::new(CatchUp::new(fanout, Arc::new(Keys), std::time::Duration::ZERO)),
+            tickets,
+            catch_up: Arc::new(CatchUp::new(fanout, Arc::new(Keys), Duration::ZERO)),
             metrics: Arc::clone(&metrics),
             health: Health {
                 stalled: Arc::new(Vec::new),

@@ -1,0 +1,77 @@
+//! Out of descriptors, in a process of its own, since the limit is the whole process's.
+
+use super::stand::{HANDSHAKE, Stand, config};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::process::Command;
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout};
+
+#[test]
+fn without_descriptors_the_surplus_is_shed_and_the_rest_goes_on() {
+    let child = Command::new(std::env::current_exe().expect("a path"))
+        .args(["--exact", "edge::tests::descriptors::child", "--ignored", "--nocapture"])
+        .output()
+        .expect("runs");
+    let text = String::from_utf8_lossy(&child.stdout);
+    assert!(
+        child.status.success() && text.contains("1 passed"),
+        "{text}{}",
+        String::from_utf8_lossy(&child.stderr)
+    );
+}
+
+/// A connecting socket takes a descriptor of the same process. So the clients come first, and the limit is then
+/// set so low that the listener can accept only some of them.
+#[tokio::test]
+#[ignore = "run in a process of its own by the test above"]
+async fn child() {
+    let mut stand = Stand::start(&config());
+    let mut held = stand.connect().await;
+    held.send(&format!("{HANDSHAKE}\r\n")).await;
+    let _session = stand.admitted().await;
+
+    let n_open = std::fs::read_dir("/proc/self/fd").expect("readable").count() as u64;
+    let n_clients = 50;
+    let before = getrlimit(Resource::Nofile);
+    let limit = |n| setrlimit(Resource::Nofile, Rlimit { current: Some(n), maximum: before.maximum });
+    let sockets: Vec<_> =
+        (0..n_clients).map(|_| tokio::net::TcpSocket::new_v4().expect("a socket")).collect();
+    limit(n_open + n_clients + 10).expect("lowers");
+    let cpu_before = cpu_time();
+    let begun = Instant::now();
+    let mut clients = Vec::new();
+    for socket in sockets {
+        clients.push(socket.connect(stand.addresses.public).await.expect("connects"));
+    }
+    stand.wait_for("some are shed", |s| s.metric("t_refusals_total{reason=\"descriptors\"}") >= 30).await;
+    assert!(stand.metric("t_accept_errors_total{reason=\"descriptors\"}") >= 30);
+
+    // A connection waits in the backlog of a listener that can't accept it; shedding answers it instead.
+    let mut last = clients.pop().expect("fifty of them");
+    let mut answer = String::new();
+    let read = tokio::io::AsyncReadExt::read_to_string(&mut last, &mut answer);
+    timeout(Duration::from_secs(5), read).await.expect("in time").expect("reads");
+    assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+    // Long enough to tell a loop that waits from one that spins.
+    tokio::time::sleep_until(begun + Duration::from_secs(1)).await;
+    drop((clients, last));
+    let share = (cpu_time() - cpu_before).as_secs_f64() / begun.elapsed().as_secs_f64();
+    assert!(share < 0.5, "used {share} of a core");
+    let again = timeout(Duration::from_secs(2), async {
+        let mut client = TcpStream::connect(stand.addresses.public).await.expect("connects");
+        tokio::io::AsyncWriteExt::write_all(&mut client, format!("{HANDSHAKE}\r\n").as_bytes())
+            .await
+            .expect("writes");
+        (stand.admitted().await, client)
+    });
+    again.await.expect("a new session within two seconds");
+}
+
+fn cpu_time() -> Duration {
+    let stat = std::fs::read_to_string("/proc/self/stat").expect("readable");
+    let (_, fields) = stat.rsplit_once(") ").expect("a name in brackets");
+    let ticks: u64 = fields.split(' ').skip(11).take(2).map(|n| n.parse::<u64>().expect("ticks")).sum();
+    // Linux counts in hundredths of a second towards user space.
+    Duration::from_millis(ticks * 10)
+}
