@@ -17,12 +17,14 @@ pub fn command(out: &mut Vec<u8>, n_args: u64) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends one argument.
-pub fn arg(out: &mut Vec<u8>, bytes: &[u8]) {
+/// Appends one argument, given in pieces.
+pub fn arg(out: &mut Vec<u8>, pieces: &[&[u8]]) {
     out.push(b'$');
-    push_digits(out, bytes.len() as u64, 1);
+    push_digits(out, pieces.iter().map(|piece| piece.len()).sum::<usize>() as u64, 1);
     out.extend_from_slice(b"\r\n");
-    out.extend_from_slice(bytes);
+    for piece in pieces {
+        out.extend_from_slice(piece);
+    }
     out.extend_from_slice(b"\r\n");
 }
 
@@ -82,9 +84,9 @@ mod tests {
     fn a_command_is_an_array_of_bulks() {
         let mut out = Vec::new();
         command(&mut out, 3);
-        for part in ["SET", "key:{é}", ""] {
-            arg(&mut out, part.as_bytes());
-        }
+        arg(&mut out, &[b"SET"]);
+        arg(&mut out, &["key:".as_bytes(), "{é}".as_bytes()]);
+        arg(&mut out, &[]);
         assert_eq!(out, "*3\r\n$3\r\nSET\r\n$8\r\nkey:{é}\r\n$0\r\n\r\n".as_bytes());
     }
 
