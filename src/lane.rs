@@ -11,6 +11,7 @@ pub mod books;
 pub mod delivery;
 pub mod index;
 pub mod outbox;
+pub mod pace;
 mod reader;
 mod run;
 pub mod session;

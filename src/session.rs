@@ -107,6 +107,8 @@ pub enum Transport {
         last_event_id: Option<String>,
         /// Whether the body is written in chunks (HTTP/1.1) or until the end of the connection.
         chunked: bool,
+        /// At most so many updates per second and topic.
+        max_rate_hz: Option<f64>,
     },
 }
 

@@ -25,7 +25,7 @@ impl Refusal {
             Self::Origin => StatusCode::FORBIDDEN,
             Self::NoToken | Self::Token | Self::Ticket => StatusCode::UNAUTHORIZED,
             Self::NotWebSocket | Self::WebSocketVersion => StatusCode::UPGRADE_REQUIRED,
-            Self::Handshake | Self::NoTopic | Self::NoInstrument | Self::TooManyInstruments => {
+            Self::Handshake | Self::NoTopic | Self::Rate | Self::NoInstrument | Self::TooManyInstruments => {
                 StatusCode::BAD_REQUEST
             }
             Self::Body => StatusCode::PAYLOAD_TOO_LARGE,
@@ -69,6 +69,7 @@ impl Refusal {
             Self::WebSocketVersion => "the WebSocket version must be 13",
             Self::Handshake => "the WebSocket handshake is not valid",
             Self::NoTopic => "the request names no valid topic",
+            Self::Rate => "max_rate_hz must be a number above 0",
             Self::NoInstrument => "the request names no valid instrument id",
             Self::TooManyInstruments => "the request names too many instruments",
             Self::Body => "the request body is too large or doesn't belong here",

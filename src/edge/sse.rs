@@ -28,6 +28,11 @@ pub async fn open(State(entrance): State<Arc<Entrance>>, request: Request) -> Re
     if request.topics.is_empty() {
         return Err(Refusal::NoTopic);
     }
+    let max_rate_hz = match query.first("max_rate_hz").map(str::parse::<f64>) {
+        None => None,
+        Some(Ok(hz)) if hz.is_finite() && hz > 0.0 => Some(hz),
+        Some(_) => return Err(Refusal::Rate),
+    };
     let permit = Box::new(entrance.place(&parts)?);
 
     let chunked = parts.version == Version::HTTP_11;
@@ -42,7 +47,7 @@ pub async fn open(State(entrance): State<Arc<Entrance>>, request: Request) -> Re
     if chunked {
         headers.insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
     }
-    let transport = Transport::Sse { request, last_event_id, chunked };
+    let transport = Transport::Sse { request, last_event_id, chunked, max_rate_hz };
     Takeover::mark(&mut response, Start { transport, principal, permit });
     Ok(response)
 }

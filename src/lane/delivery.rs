@@ -10,6 +10,7 @@
 use super::books::{Books, DropReason};
 use super::index::{Index, Member, TopicState};
 use super::outbox::{Due as DueParts, Mark, Outbox};
+use super::pace::{Pace, Turns};
 use super::session::{Encoder, Pipe, Session, SseEncoder, Sub, VACANT};
 use crate::catch_up::CatchUp;
 use crate::clock::Now;
@@ -55,7 +56,7 @@ pub struct Shared {
 }
 
 /// Names a session as long as it lives; its place may be taken by another afterwards.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Key {
     at: u32,
     generation: u32,
@@ -73,6 +74,8 @@ pub struct Delivery<P> {
     /// The sweep's clock; see `session::sweep`.
     clock: Duration,
     clock_read: Duration,
+    /// Subscriptions whose quote waits under a rate limit.
+    turns: Turns,
     scratch: Vec<u8>,
     marks: Vec<Mark>,
     /// Sessions that were told to connect again, with their turns on the monotonic clock.
@@ -93,6 +96,7 @@ impl<P: Pipe> Delivery<P> {
             books: Books::default(),
             clock: Duration::ZERO,
             clock_read: now.mono,
+            turns: Turns::default(),
             scratch: Vec::with_capacity(2 * GATHER_BYTES),
             marks: Vec::new(),
             drain: VecDeque::new(),
@@ -131,7 +135,7 @@ impl<P: Pipe> Delivery<P> {
         outbox.push_control(head);
         let (encoder, request) = match transport {
             Transport::Ws => (Encoder::Ws, None),
-            Transport::Sse { mut request, last_event_id, chunked } => {
+            Transport::Sse { mut request, last_event_id, chunked, max_rate_hz } => {
                 // A subscription's place is its place in the cursor.
                 request.topics.sort();
                 let granted = request.topics.len().min(self.shared.max_topics);
@@ -145,7 +149,7 @@ impl<P: Pipe> Delivery<P> {
                 encoder.push_chunk(outbox.control(), |out| {
                     out.extend_from_slice(format!("retry: {retry_ms}\n\n: open\n\n").as_bytes());
                 });
-                (Encoder::Sse(Box::new(encoder)), Some(request))
+                (Encoder::Sse(Box::new(encoder)), Some((request, Pace::new(max_rate_hz))))
             }
         };
         let session = Session {
@@ -155,6 +159,7 @@ impl<P: Pipe> Delivery<P> {
             standing,
             outbox,
             subs: Vec::new(),
+            paces: Vec::new(),
             blocked: false,
             scheduled: false,
             waker: None,
@@ -165,8 +170,8 @@ impl<P: Pipe> Delivery<P> {
         self.books.sessions[transport] += 1;
         let at = u32::try_from(self.sessions.insert(session)).expect("sessions are bounded far below 2^32");
         let key = Key { at, generation };
-        if let Some(request) = request {
-            self.subscribe(key, &request, now);
+        if let Some((request, pace)) = request {
+            self.subscribe(key, &request, pace, now);
         }
         if self.draining {
             // It was on its way when the drain began.
@@ -218,9 +223,9 @@ impl<P: Pipe> Delivery<P> {
             Ok(ClientMessage::Pong) => return None,
             Ok(ClientMessage::Ping { ts }) => server::pong(&ts, now.unix_ms()),
             Ok(ClientMessage::Auth { token }) => return self.authenticate(key, &token, now),
-            Ok(ClientMessage::Subscribe { request, .. }) => {
+            Ok(ClientMessage::Subscribe { request, max_rate_hz }) => {
                 if self.may_ask(key) {
-                    self.subscribe(key, &request, now);
+                    self.subscribe(key, &request, Pace::new(max_rate_hz), now);
                     return self.overflow(key);
                 }
                 unauthorized(&request)
@@ -283,13 +288,14 @@ impl<P: Pipe> Delivery<P> {
         }
     }
 
-    fn subscribe(&mut self, key: Key, request: &TopicRequest, now: Now) {
+    fn subscribe(&mut self, key: Key, request: &TopicRequest, pace: Pace, now: Now) {
         let mut outcome = Subscribed::default();
         let mut added = Vec::new();
         let Some(session) = self.session_mut(key) else { return };
         let mut n_live = session.live_subs().count();
         for &topic in &request.topics {
-            if self.find_sub(key.at, topic.instrument()).is_some() {
+            if let Some(sub) = self.find_sub(key.at, topic.instrument()) {
+                self.set_pace(key, sub, pace, now);
                 outcome.active.push(topic);
                 outcome.already.push(topic);
             } else if n_live >= self.shared.max_topics {
@@ -297,7 +303,9 @@ impl<P: Pipe> Delivery<P> {
             } else {
                 n_live += 1;
                 outcome.active.push(topic);
-                added.push(self.add_sub(key.at, topic.instrument(), now));
+                let sub = self.add_sub(key.at, topic.instrument(), now);
+                self.set_pace(key, sub, pace, now);
+                added.push(sub);
             }
         }
         // The acknowledgement is control and goes before every quote that isn't begun.
@@ -324,6 +332,49 @@ impl<P: Pipe> Delivery<P> {
             }
         }
         self.say(key, "unsubscribe", &server::unsubscribed(request, &ended, &not_active));
+    }
+
+    fn set_pace(&mut self, key: Key, sub: u16, new: Pace, now: Now) {
+        let session = &mut self.sessions[key.at as usize];
+        let at = usize::from(sub);
+        if session.paces.len() <= at {
+            if !new.is_limited() {
+                return;
+            }
+            session.paces.resize(at + 1, Pace::default());
+        }
+        let pace = &mut session.paces[at];
+        self.turns.release(pace, key, sub);
+        *pace = pace.changed_to(new);
+        if session.outbox.is_held(sub) {
+            match pace.take_turn(now.mono) {
+                Ok(()) => self.release(key, sub),
+                Err(at) => self.turns.hold(at, key, sub),
+            }
+        }
+    }
+
+    fn release(&mut self, key: Key, sub: u16) {
+        let now_ms = self.clock_ms();
+        if self.session_mut(key).is_some_and(|session| session.outbox.release(sub, now_ms)) {
+            self.schedule(key);
+        }
+    }
+
+    /// Releases what was held and whose turn has come at `now`.
+    pub fn release_due(&mut self, now: Now) {
+        while let Some((key, sub)) = self.turns.pop(now.mono) {
+            if let Some(pace) = self.session_mut(key).and_then(|session| session.pace_mut(sub)) {
+                // It can't be too early: the set is in the order of these turns.
+                let _ = pace.take_turn(now.mono);
+            }
+            self.release(key, sub);
+        }
+    }
+
+    /// When the next held quote is to be released, on the monotonic clock.
+    pub fn next_release(&self) -> Option<Duration> {
+        self.turns.next()
     }
 
     fn find_sub(&self, session: u32, id: InstrumentId) -> Option<u16> {
@@ -369,19 +420,19 @@ impl<P: Pipe> Delivery<P> {
         }
         // A quote that memory has and the lane hasn't is in the inbox, and reaches the session from there.
         if self.shared.fanout.peek(id, now).1 {
-            self.settle_first(session_at, sub_at);
+            self.settle_first(session_at, sub_at, now);
             return None;
         }
         Some(id)
     }
 
     /// The session gets the newest quote as a snapshot, unless a live one has come first.
-    fn settle_first(&mut self, session_at: u32, sub_at: u16) {
+    fn settle_first(&mut self, session_at: u32, sub_at: u16, now: Now) {
         let session = &mut self.sessions[session_at as usize];
         let sub = &mut session.subs[usize::from(sub_at)];
         if sub.awaits_first && self.index.topic(sub.topic).latest.is_some() {
             sub.awaits_first = false;
-            self.mark_quote(session_at, sub_at, true, 0);
+            self.mark_quote(session_at, sub_at, true, 0, now);
         }
     }
 
@@ -391,6 +442,10 @@ impl<P: Pipe> Delivery<P> {
         let sub = &mut session.subs[usize::from(sub_at)];
         let Sub { topic, at, .. } = *sub;
         sub.topic = VACANT;
+        if let Some(pace) = session.paces.get_mut(usize::from(sub_at)) {
+            let key = Key { at: session_at, generation: session.generation };
+            self.turns.release(&std::mem::take(pace), key, sub_at);
+        }
         let was_due = session.outbox.close(sub_at);
         let id = self.index.topic(topic).id;
         if let Some(registry) = &self.shared.watchers {
@@ -409,7 +464,7 @@ impl<P: Pipe> Delivery<P> {
     // What the fan-out brings.
 
     /// Takes over everything from the inbox and leaves the batch empty.
-    pub fn take_in(&mut self, batch: &mut Batch) {
+    pub fn take_in(&mut self, batch: &mut Batch, now: Now) {
         for (id, incoming) in batch.quotes.drain(..) {
             let Some(topic) = self.index.find(id) else { continue };
             let state = self.index.topic_mut(topic);
@@ -423,12 +478,12 @@ impl<P: Pipe> Delivery<P> {
             for &Member { session, sub } in &members {
                 let first = &mut self.sessions[session as usize].subs[usize::from(sub)].awaits_first;
                 let initial = std::mem::take(first) && stored;
-                self.mark_quote(session, sub, initial, incoming.n_replaced);
+                self.mark_quote(session, sub, initial, incoming.n_replaced, now);
             }
             self.index.topic_mut(topic).members = members;
         }
         for id in batch.read_done.drain(..) {
-            self.for_members(id, |lane, session, sub| lane.settle_first(session, sub));
+            self.for_members(id, |lane, session, sub| lane.settle_first(session, sub, now));
         }
         for (id, stale_since_ms) in batch.statuses.drain(..) {
             if let Some(topic) = self.index.find(id) {
@@ -447,7 +502,7 @@ impl<P: Pipe> Delivery<P> {
     }
 
     #[inline]
-    fn mark_quote(&mut self, session_at: u32, sub: u16, initial: bool, n_replaced: u32) {
+    fn mark_quote(&mut self, session_at: u32, sub: u16, initial: bool, n_replaced: u32, now: Now) {
         let now_ms = self.clock_ms();
         let session = &mut self.sessions[session_at as usize];
         if let Encoder::Sse(sse) = &session.encoder {
@@ -456,7 +511,23 @@ impl<P: Pipe> Delivery<P> {
                 return;
             }
         }
-        let conflated = session.outbox.mark_quote(sub, initial, now_ms);
+        let turn = if session.outbox.is_held(sub) {
+            // It waits for its turn already, even if that has just come.
+            Err(now.mono)
+        } else {
+            session.pace_mut(sub).map_or(Ok(()), |pace| pace.take_turn(now.mono))
+        };
+        let conflated = match turn {
+            Ok(()) => session.outbox.mark_quote(sub, initial, now_ms),
+            Err(at) => {
+                let conflated = session.outbox.hold_quote(sub);
+                if !conflated {
+                    let key = Key { at: session_at, generation: session.generation };
+                    self.turns.hold(at, key, sub);
+                }
+                conflated
+            }
+        };
         self.books.offered += 1 + u64::from(n_replaced);
         self.books.conflated += u64::from(n_replaced) + u64::from(conflated);
         self.schedule_at(session_at);

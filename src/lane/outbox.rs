@@ -27,6 +27,8 @@ pub struct Due {
 #[derive(Clone, Copy, Default, Debug)]
 struct Slot {
     due: Due,
+    /// A quote waits for its turn under a rate limit; it isn't due yet.
+    held: bool,
     since_ms: u32,
 }
 
@@ -65,6 +67,7 @@ pub struct Outbox {
     pending_since_ms: Option<u32>,
     slots: Vec<Slot>,
     queue: Vec<u16>,
+    n_held: u32,
 }
 
 impl Outbox {
@@ -91,6 +94,30 @@ impl Outbox {
         conflated
     }
 
+    /// A newer quote is there whose turn hasn't come. Gives whether it replaced one that wasn't sent.
+    pub fn hold_quote(&mut self, sub: u16) -> bool {
+        let slot = &mut self.slots[usize::from(sub)];
+        let conflated = slot.held || slot.due.quote;
+        slot.held = !slot.due.quote;
+        self.n_held += u32::from(!conflated);
+        conflated
+    }
+
+    /// The turn of a held quote has come. Gives whether there was one.
+    pub fn release(&mut self, sub: u16, now_ms: u32) -> bool {
+        let held = std::mem::take(&mut self.slots[usize::from(sub)].held);
+        if held {
+            self.n_held -= 1;
+            self.mark_quote(sub, false, now_ms);
+        }
+        held
+    }
+
+    /// Whether a quote waits for its turn.
+    pub fn is_held(&self, sub: u16) -> bool {
+        self.slots[usize::from(sub)].held
+    }
+
     /// The stream of the subscription's instrument broke or is live again.
     pub fn mark_status(&mut self, sub: u16, now_ms: u32) {
         if !self.slots[usize::from(sub)].due.status {
@@ -110,11 +137,12 @@ impl Outbox {
 
     /// Forgets the subscription. Gives whether a quote was due that nobody will get.
     pub fn close(&mut self, sub: u16) -> bool {
-        let due = std::mem::take(&mut self.slots[usize::from(sub)]).due;
+        let Slot { due, held, .. } = std::mem::take(&mut self.slots[usize::from(sub)]);
         if due.quote || due.status {
             self.queue.retain(|&s| s != sub);
         }
-        due.quote
+        self.n_held -= u32::from(held);
+        due.quote || held
     }
 
     /// Adds bytes that go out before any quote that wasn't begun.
@@ -137,10 +165,10 @@ impl Outbox {
         self.pending.is_empty() && self.queue.is_empty()
     }
 
-    /// Quotes that are due, the torn one included.
+    /// Quotes that are due or held, the torn one included.
     pub fn n_quotes(&self) -> usize {
         let due = self.queue.iter().filter(|&&sub| self.slots[usize::from(sub)].due.quote).count();
-        due + usize::from(self.torn > 0)
+        due + self.n_held as usize + usize::from(self.torn > 0)
     }
 
     /// How long the oldest unsent part has been waiting, in milliseconds.

@@ -66,9 +66,14 @@ impl Thread {
     async fn turn(&mut self, lane: &Lane) {
         let mut batch = Batch::default();
         loop {
+            let next_release = lane.borrow().next_release();
             let command = tokio::select! {
                 biased;
                 () = self.stop.cancelled() => return,
+                () = until(next_release), if next_release.is_some() => {
+                    lane.borrow_mut().release_due(Now::read());
+                    None
+                }
                 command = self.commands.recv() => match command {
                     Some(command) => Some(command),
                     None => return,
@@ -94,7 +99,7 @@ impl Thread {
         loop {
             self.inbox.take(batch);
             if !batch.is_empty() {
-                lane.borrow_mut().take_in(batch);
+                lane.borrow_mut().take_in(batch, Now::read());
             }
             if !lane.borrow().has_ready() || self.stop.is_cancelled() {
                 return;
@@ -148,6 +153,11 @@ impl Thread {
             }
         });
     }
+}
+
+async fn until(moment: Option<Duration>) {
+    let wait = moment.map(|at| at.saturating_sub(Now::read().mono));
+    tokio::time::sleep(wait.unwrap_or_default()).await;
 }
 
 /// Counts a connection as the lane's load as long as it is held.

@@ -2,6 +2,7 @@
 
 use super::index::Index;
 use super::outbox::{Due, Outbox};
+use super::pace::Pace;
 use crate::instrument::InstrumentId;
 use crate::protocol::cursor;
 use crate::protocol::event::EncodedQuote;
@@ -185,6 +186,8 @@ pub struct Session<P> {
     pub outbox: Outbox,
     /// Subscriptions; a place stays the same as long as the subscription lives.
     pub subs: Vec<Sub>,
+    /// The pace of each subscription; empty as long as none has a limit.
+    pub paces: Vec<Pace>,
     /// The kernel takes no more; the reader flushes when it does.
     pub blocked: bool,
     /// On the list of sessions to flush.
@@ -204,6 +207,11 @@ impl<P> Session<P> {
     /// The live subscriptions with their places.
     pub fn live_subs(&self) -> impl Iterator<Item = (u16, Sub)> + '_ {
         (0u16..).zip(&self.subs).filter(|(_, sub)| sub.topic != VACANT).map(|(at, sub)| (at, *sub))
+    }
+
+    /// The pace of a subscription, if any of the session has one.
+    pub fn pace_mut(&mut self, sub: u16) -> Option<&mut Pace> {
+        self.paces.get_mut(usize::from(sub)).filter(|pace| pace.is_limited())
     }
 
     /// Wakes the task that reads, to look at what has changed.

@@ -79,6 +79,8 @@ labels! {
         Handshake => "handshake",
         /// No valid topic.
         NoTopic => "no_topic",
+        /// A rate limit that is no number above 0.
+        Rate => "rate",
         /// No valid instrument id.
         NoInstrument => "no_instrument",
         /// More instruments than one request may ask for.

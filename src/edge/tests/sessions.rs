@@ -63,7 +63,9 @@ async fn a_stream_of_events_becomes_a_session_with_what_the_request_says() {
         .await;
     let admission = stand.admitted().await;
     assert_eq!(admission.principal.as_ref().map(|p| &*p.user_id), Some("42"));
-    let Transport::Sse { request, last_event_id, chunked } = &admission.transport else { panic!("not SSE") };
+    let Transport::Sse { request, last_event_id, chunked, .. } = &admission.transport else {
+        panic!("not SSE")
+    };
     assert_eq!(request.topics.iter().map(ToString::to_string).collect::<Vec<_>>(), ["quote:5"]);
     assert_eq!(request.rejected, [r#""quote:1\ndata:x""#]);
     assert_eq!((last_event_id.as_deref(), *chunked), (Some("abc"), true));

@@ -115,7 +115,7 @@ impl Bench {
     fn turn(&mut self) {
         let mut batch = Batch::default();
         self.inbox.take(&mut batch);
-        self.delivery.take_in(&mut batch);
+        self.delivery.take_in(&mut batch, self.now);
         while self.delivery.has_ready() {
             self.delivery.flush_some(10, || self.now);
         }
@@ -189,7 +189,7 @@ fn nothing_of_a_topic_follows_its_unsubscribe() {
     // The quote is in the inbox and marked, but not written, when the request comes.
     let mut batch = Batch::default();
     bench.inbox.take(&mut batch);
-    bench.delivery.take_in(&mut batch);
+    bench.delivery.take_in(&mut batch, bench.now);
     bench.send(a, r#"{"type":"unsubscribe","topics":["quote:1"]}"#);
     assert!(prices(&pipe).is_empty());
     assert_eq!(bench.delivery.books().dropped[DropReason::Unsubscribed as usize], 1);
@@ -211,6 +211,43 @@ fn a_reader_that_stops_gets_the_newest_when_it_goes_on() {
     bench.turn();
     assert_eq!(prices(&pipe), ["10", "999", "999"]);
     assert_eq!(bench.delivery.books().pending, 0);
+}
+
+#[test]
+fn a_rate_limit_gives_the_newest_at_its_pace() {
+    let mut bench = Bench::new();
+    let (a, pipe) = bench.open(Transport::Ws);
+    bench.send(a, r#"{"type":"subscribe","topics":["quote:1"],"max_rate_hz":2}"#);
+    for ts in 10..111 {
+        bench.publish(1, ts);
+        bench.now.mono += Duration::from_millis(10);
+        bench.delivery.release_due(bench.now);
+        bench.turn();
+    }
+    assert_eq!(prices(&pipe), ["10", "60", "110"]);
+    // Another pace counts from the last update; none at all releases what is held.
+    bench.publish(1, 200);
+    bench.turn();
+    assert_eq!(prices(&pipe).len(), 3);
+    bench.send(a, r#"{"type":"subscribe","topics":["quote:1"]}"#);
+    assert_eq!(prices(&pipe).last().map(String::as_str), Some("200"));
+    assert_eq!(bench.delivery.next_release(), None);
+}
+
+#[test]
+fn a_held_quote_ends_with_its_subscription() {
+    let mut bench = Bench::new();
+    let (a, _) = bench.open(Transport::Ws);
+    bench.send(a, r#"{"type":"subscribe","topics":["quote:1"],"max_rate_hz":0.1}"#);
+    for ts in 10..13 {
+        bench.publish(1, ts);
+        bench.turn();
+    }
+    assert!(bench.delivery.next_release().is_some());
+    bench.send(a, r#"{"type":"unsubscribe","topics":["quote:1"]}"#);
+    assert_eq!(bench.delivery.next_release(), None);
+    let books = bench.delivery.books();
+    assert_eq!((books.delivered, books.conflated, books.dropped[0], books.pending), (1, 1, 1, 0));
 }
 
 #[test]
@@ -284,6 +321,7 @@ fn an_sse_cursor_resumes_where_the_client_was() {
         request: TopicRequest::from_query("quote:2,quote:1"),
         last_event_id: last,
         chunked: true,
+        max_rate_hz: None,
     };
     let (a, pipe) = bench.open(sse(None));
     bench.publish(1, 10);

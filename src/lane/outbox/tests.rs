@@ -8,6 +8,8 @@ const SUBS: u16 = 6;
 #[derive(Clone, Debug)]
 enum Step {
     Quote(u16),
+    Held(u16),
+    Release(u16),
     Status(u16),
     Control(usize),
     Unsubscribe(u16),
@@ -18,6 +20,8 @@ enum Step {
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         6 => (0..SUBS).prop_map(Step::Quote),
+        2 => (0..SUBS).prop_map(Step::Held),
+        2 => (0..SUBS).prop_map(Step::Release),
         1 => (0..SUBS).prop_map(Step::Status),
         1 => (1usize..5).prop_map(Step::Control),
         1 => (0..SUBS).prop_map(Step::Unsubscribe),
@@ -39,6 +43,7 @@ fn frame(sub: u16, version: u32) -> Vec<u8> {
 struct Model {
     /// Pending quotes in order: the place is that of the first unsent one, the version the newest.
     queue: Vec<(u16, u32)>,
+    held: std::collections::HashSet<u16>,
     newest: [u32; SUBS as usize],
     offered: usize,
     conflated: usize,
@@ -56,6 +61,28 @@ proptest! {
 
         for (now, step) in (0u32..).zip(steps) {
             match step {
+                Step::Held(sub) => {
+                    model.newest[usize::from(sub)] += 1;
+                    model.offered += 1;
+                    let version = model.newest[usize::from(sub)];
+                    let place = model.queue.iter_mut().find(|(s, _)| *s == sub);
+                    let replaced = place.is_some() || model.held.contains(&sub);
+                    prop_assert_eq!(outbox.hold_quote(sub), replaced);
+                    model.conflated += usize::from(replaced);
+                    match place {
+                        Some(entry) => entry.1 = version,
+                        None => { model.held.insert(sub); }
+                    }
+                }
+                Step::Release(sub) => {
+                    let was_held = model.held.remove(&sub);
+                    prop_assert_eq!(outbox.release(sub, now), was_held);
+                    if was_held {
+                        model.queue.push((sub, model.newest[usize::from(sub)]));
+                    }
+                }
+                // A lane marks no quote of a held subscription; it holds that too.
+                Step::Quote(sub) if model.held.contains(&sub) => {}
                 Step::Quote(sub) => {
                     model.newest[usize::from(sub)] += 1;
                     model.offered += 1;
@@ -72,7 +99,8 @@ proptest! {
                 Step::Control(n) => outbox.push_control(&vec![b'c'; n]),
                 Step::Unsubscribe(sub) => {
                     let was_due = outbox.close(sub);
-                    prop_assert_eq!(was_due, model.queue.iter().any(|(s, _)| *s == sub));
+                    let held = model.held.remove(&sub);
+                    prop_assert_eq!(was_due, held || model.queue.iter().any(|(s, _)| *s == sub));
                     model.queue.retain(|(s, _)| *s != sub);
                     model.dropped += usize::from(was_due);
                 }
@@ -100,6 +128,9 @@ proptest! {
             prop_assert_eq!(model.offered, model.delivered + model.conflated + model.dropped + pending);
         }
 
+        for sub in 0..SUBS {
+            outbox.release(sub, 0);
+        }
         // Everything goes out in the end, and the wire holds whole frames with rising versions.
         while !outbox.is_empty() {
             let (mut bytes, mut marks) = (Vec::new(), Vec::new());
