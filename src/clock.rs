@@ -15,10 +15,12 @@ pub struct Now {
     pub unix_us: i64,
 }
 
+#[expect(clippy::disallowed_methods, reason = "the one place that reads the monotonic clock")]
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 impl Now {
     /// Reads both clocks.
+    #[expect(clippy::disallowed_methods, reason = "the one place that reads the wall clock")]
     pub fn read() -> Self {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self { mono: START.elapsed(), unix_us: i64::try_from(unix.as_micros()).unwrap_or(i64::MAX) }

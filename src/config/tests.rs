@@ -172,6 +172,14 @@ fn every_problem_is_reported_at_once_with_key_value_source_and_rule() {
 }
 
 #[test]
+fn a_rule_between_keys_does_not_blame_what_nobody_wrote() {
+    let problems =
+        Given::default().file("[session]\npong_timeout = '10s'\nheartbeat_interval = '5 apples'").problems();
+    assert_eq!(problems.len(), 1, "{problems:#?}");
+    assert!(problems.concat().contains("heartbeat_interval = \"5 apples\""), "{problems:#?}");
+}
+
+#[test]
 fn a_file_that_cannot_be_read_or_parsed_is_a_problem_beside_the_others() {
     let mut given = Given::default().file("[redis]\npassword = \"hush\" oops").variable("TICKBRIDGE_X", "1");
     given.sources.files.push(PathBuf::from("/nonexistent/tickbridge.toml"));
