@@ -604,7 +604,7 @@ impl<P: Pipe> Delivery<P> {
                 (Encoder::Ws, Some((sub, DueParts { quote: true, initial: false, status: false }))) => {
                     let state = index.topic(session.subs[usize::from(sub)].topic);
                     let frame = state.latest.as_ref().expect("a due quote is in the index").ws_frame();
-                    self.marks.push(Mark { sub, quote: true, end: frame.len() });
+                    self.marks.push(Mark { sub, quote: true, initial: false, end: frame.len() });
                     frame
                 }
                 _ => {
@@ -631,8 +631,12 @@ impl<P: Pipe> Delivery<P> {
             let written = session.outbox.written(n, bytes, &self.marks, clock_ms);
             session.encoder.settle(self.marks[..written.n_begun].iter().filter(|mark| mark.quote).count());
             self.books.delivered += u64::from(written.torn_done);
+            let paced = !session.paces.is_empty();
             for mark in self.marks[..written.n_done].iter().filter(|mark| mark.quote) {
                 self.books.delivered += 1;
+                if mark.initial || paced {
+                    continue;
+                }
                 let topic = session.subs[usize::from(mark.sub)].topic;
                 if let Some(quote) = &index.topic(topic).latest {
                     self.books.emitted_to_written.record(now.mono.saturating_sub(quote.emitted));

@@ -39,6 +39,8 @@ pub struct Mark {
     pub sub: u16,
     /// Whether its bytes hold a quote, not only a status.
     pub quote: bool,
+    /// Whether that is a snapshot, whose age says nothing about delivery.
+    pub initial: bool,
     /// Where its bytes end.
     pub end: usize,
 }
@@ -210,7 +212,7 @@ impl Outbox {
             }
             let due = self.slots[usize::from(sub)].due;
             encode(sub, due, out);
-            marks.push(Mark { sub, quote: due.quote, end: out.len() });
+            marks.push(Mark { sub, quote: due.quote, initial: due.initial, end: out.len() });
         }
     }
 
