@@ -18,4 +18,5 @@ pub mod publish;
 pub mod readiness;
 pub mod slots;
 pub mod snapshot;
+pub mod tickets;
 pub mod topology;

@@ -17,3 +17,8 @@ pub fn updated_at(id: InstrumentId) -> String {
 pub fn watchers(id: InstrumentId) -> String {
     format!("market:current-watcher:{{stock:{id}}}")
 }
+
+/// Holds whom a one-time ticket stands for.
+pub fn ticket(ticket: &str) -> String {
+    format!("tickbridge:ticket:{ticket}")
+}
