@@ -13,3 +13,4 @@ mod process;
 mod redis_commands;
 mod redis_servers;
 mod support;
+mod tidy;

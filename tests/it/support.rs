@@ -14,6 +14,8 @@ pub mod publisher;
 pub mod raw_ws;
 pub mod redis;
 pub mod sse;
+pub mod swarm;
 pub mod token;
 pub mod wait;
+pub mod world;
 pub mod ws;

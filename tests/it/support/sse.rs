@@ -3,7 +3,6 @@
 use super::gateway::Gateway;
 use super::http::{Answer, BodyDecoder, Head, head_of_request};
 use super::wait::in_time;
-use serde_json::Value;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -118,9 +117,9 @@ impl Sse {
         .await
     }
 
-    /// JSON of the acknowledgement.
-    pub async fn acknowledgement(&mut self) -> Value {
-        serde_json::from_str(&self.next_named("subscribe").await).unwrap()
+    /// Text of the acknowledgement.
+    pub async fn acknowledgement(&mut self) -> String {
+        self.next_named("subscribe").await
     }
 
     /// Text of the next quote event.

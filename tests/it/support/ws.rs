@@ -140,19 +140,19 @@ impl Ws {
         assert_eq!((&answer["type"], &answer["ok"]), (&json!("auth"), &json!(true)), "{answer}");
     }
 
-    /// Subscribes and gives the acknowledgement.
-    pub async fn subscribe(&mut self, topics: &[&str]) -> Value {
+    /// Subscribes and gives the text of the acknowledgement.
+    pub async fn subscribe(&mut self, topics: &[&str]) -> String {
         self.request("subscribe", topics).await
     }
 
-    /// Unsubscribes and gives the acknowledgement.
-    pub async fn unsubscribe(&mut self, topics: &[&str]) -> Value {
+    /// Unsubscribes and gives the text of the acknowledgement.
+    pub async fn unsubscribe(&mut self, topics: &[&str]) -> String {
         self.request("unsubscribe", topics).await
     }
 
-    async fn request(&mut self, kind: &str, topics: &[&str]) -> Value {
+    async fn request(&mut self, kind: &str, topics: &[&str]) -> String {
         self.send(json!({ "type": kind, "request_id": "r", "topics": topics }).to_string());
-        serde_json::from_str(&self.next_of(kind).await).unwrap()
+        self.next_of(kind).await
     }
 
     /// Code and reason with which the server closes; what comes before is skipped.
