@@ -6,6 +6,7 @@
 //!
 //! Not here: which quote is newer (`quote`), who gets it (`fanout`), anything about browsers.
 
+mod backoff;
 pub mod channels;
 pub mod commands;
 pub mod connection;
@@ -13,10 +14,15 @@ pub mod coverage;
 pub mod embedded;
 pub mod feed;
 pub mod keys;
+mod node;
 pub mod payload;
+pub mod probe;
 pub mod publish;
 pub mod readiness;
+mod sink;
 pub mod slots;
 pub mod snapshot;
+pub mod subscriber;
 pub mod tickets;
 pub mod topology;
+mod wire;

@@ -69,14 +69,26 @@ impl Connector {
         let tcp =
             TcpSettings::default().set_nodelay(true).set_keepalive(keepalive).set_user_timeout(USER_TIMEOUT);
         let info = info.set_redis_settings(settings).set_tcp_settings(tcp);
-        match &self.config.tls_ca {
-            Some(path) if self.config.tls => {
-                let root_cert = Some(read(path, "the CA of redis.tls_ca")?);
-                let client = Client::build_with_tls(info, TlsCertificates { client_tls: None, root_cert })?;
-                Ok(client.get_connection_info().clone())
+        match self.ca()? {
+            Some(root_cert) if self.config.tls => {
+                let certificates = TlsCertificates { client_tls: None, root_cert: Some(root_cert) };
+                Ok(Client::build_with_tls(info, certificates)?.get_connection_info().clone())
             }
             _ => Ok(info),
         }
+    }
+
+    /// The CA's certificates, if another than the system's is configured.
+    ///
+    /// # Errors
+    /// The file can't be read.
+    pub(super) fn ca(&self) -> RedisResult<Option<Vec<u8>>> {
+        self.config.tls_ca.as_ref().map(|path| read(path, "the CA of redis.tls_ca")).transpose()
+    }
+
+    /// What is configured.
+    pub(super) const fn config(&self) -> &config::Redis {
+        &self.config
     }
 
     /// The deadlines of a command connection.
@@ -121,7 +133,11 @@ impl Connector {
         client.get_multiplexed_async_connection_with_config(options).await
     }
 
-    fn password(&self) -> RedisResult<Option<String>> {
+    /// The password as it is now.
+    ///
+    /// # Errors
+    /// The password file can't be read or isn't UTF-8.
+    pub(super) fn password(&self) -> RedisResult<Option<String>> {
         let Some(path) = &self.config.password_file else {
             return Ok(self.config.password.as_ref().map(|secret| secret.expose().to_owned()));
         };

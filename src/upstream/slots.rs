@@ -92,6 +92,8 @@ pub struct SlotTable {
     nodes: Vec<NodeAddr>,
     /// Index into `nodes`, or `UNOWNED`.
     owners: Box<[u16]>,
+    /// Nodes that most others have given up.
+    failed: Vec<NodeAddr>,
 }
 
 const UNOWNED: u16 = u16::MAX;
@@ -99,12 +101,12 @@ const UNOWNED: u16 = u16::MAX;
 impl SlotTable {
     /// Nothing is known.
     pub fn empty() -> Self {
-        Self { nodes: Vec::new(), owners: vec![UNOWNED; usize::from(SLOTS)].into() }
+        Self { nodes: Vec::new(), owners: vec![UNOWNED; usize::from(SLOTS)].into(), failed: Vec::new() }
     }
 
     /// One node owns everything.
     pub fn single(node: NodeAddr) -> Self {
-        Self { nodes: vec![node], owners: vec![0; usize::from(SLOTS)].into() }
+        Self { nodes: vec![node], owners: vec![0; usize::from(SLOTS)].into(), failed: Vec::new() }
     }
 
     /// The owner of a slot.
@@ -136,14 +138,25 @@ impl SlotTable {
         nodes.map(|(node, _)| node.clone()).collect::<BTreeSet<_>>().into_iter().collect()
     }
 
+    /// Most nodes of the cluster have given this one up.
+    pub fn set_failed(&mut self, node: &NodeAddr) {
+        self.failed.push(node.clone());
+        self.failed.sort_unstable();
+    }
+
+    /// Whether most nodes of the cluster have given this one up.
+    pub fn is_failed(&self, node: &NodeAddr) -> bool {
+        self.failed.contains(node)
+    }
+
     /// How many slots nobody owns.
     pub fn n_unowned(&self) -> usize {
         self.owners.iter().filter(|&&owner| owner == UNOWNED).count()
     }
 
-    /// Whether both tables name the same owners.
-    pub fn same_owners(&self, other: &Self) -> bool {
-        (0..SLOTS).all(|slot| self.owner(slot) == other.owner(slot))
+    /// Whether both tables say the same.
+    pub fn agrees_with(&self, other: &Self) -> bool {
+        self.failed == other.failed && (0..SLOTS).all(|slot| self.owner(slot) == other.owner(slot))
     }
 }
 

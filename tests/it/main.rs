@@ -14,3 +14,4 @@ mod redis_commands;
 mod redis_servers;
 mod support;
 mod tidy;
+mod upstream;
