@@ -1,7 +1,7 @@
 //! One connection from its accept to its end, or until it becomes a session.
 //!
 //! Invariants:
-//! - A connection that isn't a session ends within [`LIFETIME`] and [`LAST_ANSWER`], whatever its peer does.
+//! - A connection that isn't a session ends within `LIFETIME` and `LAST_ANSWER`, whatever its peer does.
 //! - Whoever becomes a session leaves this task, and nothing of it stays behind.
 //!
 //! Not here: which requests become sessions (`edge::ws`, `edge::sse`).

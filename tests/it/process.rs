@@ -125,7 +125,6 @@ async fn the_demo_shows_prices_that_move_and_ends_cleanly() {
     command.args(["demo", "--instruments", "3", "--rate", "300"]).env_clear();
     command.env("TICKBRIDGE_LISTEN__PUBLIC", public.to_string());
     command.env("TICKBRIDGE_LISTEN__ADMIN", admin.to_string());
-    command.env("TICKBRIDGE_DRAIN__NOTICE", "0s");
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let mut demo = Process::spawn(&mut command);
     let prices = || async {
