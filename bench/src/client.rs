@@ -24,7 +24,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender, TryRecvError};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
 use std::time::Duration;
 
 /// One session in so many has receive stamps.
@@ -46,9 +46,9 @@ pub enum Command {
     /// Leave and join a topic so many times a second.
     Churn(f64),
     /// Say what hasn't arrived.
-    Behind(Sender<Behind>),
+    Behind(SyncSender<Behind>),
     /// Give the counts.
-    Report(Sender<Tally>),
+    Report(SyncSender<Tally>),
     /// End.
     Stop,
 }

@@ -6,6 +6,7 @@ mod interest;
 mod outcome;
 mod process;
 mod publisher;
+mod report;
 mod rig;
 mod run;
 mod scan;
@@ -62,6 +63,12 @@ enum Command {
         #[arg(long)]
         set: Vec<String>,
     },
+    /// Make the page and the summary from the runs' JSON files.
+    Report {
+        /// The folder that holds `runs/`.
+        #[arg(long, default_value = "results")]
+        out: PathBuf,
+    },
     /// List the scenarios.
     List,
 }
@@ -78,6 +85,7 @@ fn main() -> Result<()> {
             }
             Ok(())
         }
+        Command::Report { out } => report::write(&out),
         Command::Run { names, runs, retry, gateway, out, threads, window, rate, sessions, set } => {
             let settings = set.iter().map(|s| {
                 let (name, value) = s.split_once('=').with_context(|| format!("--set {s} has no ="))?;

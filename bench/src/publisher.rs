@@ -55,9 +55,7 @@ impl RedisFeed {
 
 /// What the publisher itself achieved.
 pub struct Sent {
-    /// Publications handed to the kernel.
-    pub n: u64,
-    /// From the intended time until the kernel had it.
+    /// From the intended time until the first attempt to hand it to the kernel.
     pub lag: Latency,
     /// Refusals by the receiving side.
     pub errors: u64,
@@ -261,7 +259,7 @@ impl Publisher {
     pub fn run(mut self, schedule: &Arc<Schedule>, start_us: u64, stop: &AtomicBool) -> Result<Sent> {
         // Without this the kernel may oversleep each pause by 50 µs.
         let _ = nix::sys::prctl::set_timerslack(1);
-        let mut sent = Sent { n: 0, lag: Latency::default(), errors: 0, cpu_ns: 0 };
+        let mut sent = Sent { lag: Latency::default(), errors: 0, cpu_ns: 0 };
         let mut due: Vec<u64> = Vec::new();
         let mut rest = schedule.publications.iter().peekable();
         while !stop.load(Ordering::Relaxed) {
@@ -272,11 +270,9 @@ impl Publisher {
                 due.push(intended_us);
             }
             let done = self.flush()?;
-            if done {
-                let now = now_us();
-                sent.n += due.len() as u64;
-                due.drain(..).for_each(|intended| sent.lag.record(now.saturating_sub(intended)));
-            }
+            // What the receiving side doesn't take at once is its delay, not the publisher's.
+            let now = now_us();
+            due.drain(..).for_each(|intended| sent.lag.record(now.saturating_sub(intended)));
             sent.errors += self.drain()?;
             let next = rest.peek().map(|p| start_us + p.at_us);
             let pause = match next {

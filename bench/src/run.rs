@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::{JoinHandle, sleep};
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ struct Crowd {
 }
 
 struct Thread {
-    commands: Sender<Command>,
+    commands: SyncSender<Command>,
     progress: Arc<Progress>,
     handle: JoinHandle<Result<()>>,
 }
@@ -52,7 +52,7 @@ impl Crowd {
                 progress: Arc::default(),
             };
             let progress = Arc::clone(&setup.progress);
-            let (commands, receiver) = channel();
+            let (commands, receiver) = sync_channel(64);
             let handle = std::thread::spawn(move || client::run(setup, &receiver));
             Thread { commands, progress, handle }
         });
@@ -100,7 +100,7 @@ impl Crowd {
     }
 
     fn tally(&self) -> Tally {
-        let (sender, receiver) = channel();
+        let (sender, receiver) = sync_channel(64);
         self.tell(|| Command::Report(sender.clone()));
         drop(sender);
         let mut sum = Tally::default();
@@ -109,7 +109,7 @@ impl Crowd {
     }
 
     fn behind(&self) -> Behind {
-        let (sender, receiver) = channel();
+        let (sender, receiver) = sync_channel(64);
         self.tell(|| Command::Behind(sender.clone()));
         drop(sender);
         receiver.iter().fold(Behind::default(), |sum, one| Behind {
@@ -302,7 +302,7 @@ fn conclude(scenario: &Scenario, run: u32, begun_us: u64, drift: i64, m: Measure
     let per_delivery = |role: &String| used(role) / 1_000.0 / deliveries.max(1) as f64;
     let cpu_us = m.after.roles.keys().map(|r| (r.clone(), per_delivery(r))).collect();
     let machine = m.after.machine.zip(m.before.machine).map(|(a, b)| a.saturating_sub(b) as f64 / ns);
-    let foreign_cores = machine.map_or(f64::NAN, |all| (all - cores.values().sum::<f64>()).max(0.0));
+    let foreign_cores = machine.map_or(-1.0, |all| (all - cores.values().sum::<f64>()).max(0.0));
     let owed = m.behind.owed_in_window.max(1) as f64;
     let tally = m.tally;
     let events = tally.delivered + tally.snapshots;

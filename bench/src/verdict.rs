@@ -12,7 +12,7 @@ const DRIFT_US: i64 = 2_000;
 /// Why the measurement isn't one.
 pub fn invalid(o: &Outcome, publisher_errors: u64, drift_us: i64) -> Vec<String> {
     let mut reasons = Vec::new();
-    if o.foreign_cores.is_nan() || o.foreign_cores > FOREIGN_CORES {
+    if o.foreign_cores < 0.0 || o.foreign_cores > FOREIGN_CORES {
         reasons.push(format!("others used {:.2} cores", o.foreign_cores));
     }
     let tolerated = PUBLISHER_LAG_MS.max(o.latency.p99 * 0.25);
