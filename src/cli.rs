@@ -13,6 +13,7 @@ pub mod feed;
 pub mod health;
 pub mod pace;
 pub mod print_config;
+pub mod redis;
 pub mod reload;
 pub mod serve;
 pub mod token;
@@ -52,6 +53,7 @@ enum Command {
     PrintConfig(print_config::Args),
     Token(token::Args),
     Health(health::Args),
+    Feed(feed::Args),
 }
 
 /// Where configuration comes from besides the environment.
@@ -119,6 +121,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::PrintConfig(args) => print_config::run(&args),
         Command::Token(args) => token::run(&args),
         Command::Health(args) => block_on(health::run(args)),
+        Command::Feed(args) => block_on(feed::run(args)),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
