@@ -17,6 +17,7 @@ mod accept;
 mod address;
 mod bucket;
 mod credentials;
+mod descriptors;
 mod entrance;
 mod error;
 mod limits;
@@ -42,12 +43,12 @@ use accept::{Acceptor, Kind};
 use address::TrustedProxies;
 use axum::Router;
 use bucket::Bucket;
-use connection::{Admit, Connections};
+use connection::{Admit, Connections, Deadlines};
+use descriptors::Budget;
 use entrance::Entrance;
 use limits::Places;
 use ops::Health;
 use origin::Origins;
-use rustix::process::{Resource, getrlimit};
 use socket::Options;
 use std::io;
 use std::net::SocketAddr;
@@ -64,9 +65,6 @@ const MAX_UNADMITTED: usize = 4096;
 
 /// The same on the admin listener, where a handful of probes and scrapers call.
 const MAX_ADMIN: usize = 64;
-
-/// Descriptors kept back for Redis, the admin listener and files, or a quarter of them all if that is less.
-const RESERVED_DESCRIPTORS: usize = 128;
 
 /// Time for connections to notice that the process stops.
 const LAST_BREATH: Duration = Duration::from_secs(1);
@@ -113,6 +111,7 @@ pub struct Edge {
     addresses: Addresses,
     origins: Arc<Origins>,
     proxies: TrustedProxies,
+    n_descriptors: usize,
 }
 
 impl Edge {
@@ -134,7 +133,9 @@ impl Edge {
         let public = listen("listen.public", config.listen.public)?;
         let admin = listen("listen.admin", config.listen.admin)?;
         let addresses = Addresses { public: public.local_addr()?, admin: admin.local_addr()? };
-        Ok(Self { config: config.clone(), public, admin, addresses, origins: Arc::new(origins), proxies })
+        let n_descriptors = descriptors::raise_limit();
+        let (config, origins) = (config.clone(), Arc::new(origins));
+        Ok(Self { config, public, admin, addresses, origins, proxies, n_descriptors })
     }
 
     /// Where it listens.
@@ -147,7 +148,7 @@ impl Edge {
     /// # Errors
     /// An accept loop that died.
     pub async fn serve(self, services: Services, shutdown: Shutdown) -> io::Result<()> {
-        let Self { config, public, admin, origins, proxies, .. } = self;
+        let Self { config, public, admin, origins, proxies, n_descriptors, .. } = self;
         let Services { admit, authenticator, tickets, catch_up, metrics, health } = services;
         let Shutdown { draining, stopped } = shutdown;
         let options = Options::new(&config.session);
@@ -168,13 +169,20 @@ impl Edge {
             metrics: Arc::clone(&metrics),
             draining: draining.clone(),
         });
-        let max_open = max_open(limits.max_sessions);
+        let budget = Budget::of(n_descriptors);
+        if budget.max_open < limits.max_sessions {
+            tracing::warn!(
+                descriptors.limit = n_descriptors,
+                sessions.max = limits.max_sessions,
+                "the descriptor limit (ulimit -n) allows fewer sessions than limits.max_sessions"
+            );
+        }
         let accepts = Bucket::new(limits.accepts_per_second, Now::read().mono);
 
         let connections = |router: Router, draining: &CancellationToken| {
             let ends = (draining.clone(), stopped.clone());
-            let timeout = config.listen.header_timeout;
-            Connections::new(router, timeout, options, Arc::clone(&admit), ends, Arc::clone(&metrics))
+            let deadlines = Deadlines::new(config.listen.header_timeout);
+            Connections::new(router, deadlines, options, Arc::clone(&admit), ends, Arc::clone(&metrics))
         };
         let tasks = TaskTracker::new();
         let acceptor = |listener, kind, connections, max_unadmitted| {
@@ -183,7 +191,7 @@ impl Edge {
         };
         let public_connections = connections(router::public(entrance, config.demo.page), &draining);
         let admin_connections = connections(ops::admin(health, Arc::clone(&metrics)), &stopped);
-        let kind = Kind::Public { accepts, max_open, places };
+        let kind = Kind::Public { accepts, budget, places };
         let public = acceptor(public, kind, public_connections, MAX_UNADMITTED);
         let admin = acceptor(admin, Kind::Admin, admin_connections, MAX_ADMIN);
 
@@ -197,21 +205,6 @@ impl Edge {
         let _ = timeout(LAST_BREATH, tasks.wait()).await;
         Ok(())
     }
-}
-
-/// How many connections the descriptors allow, sessions included.
-fn max_open(max_sessions: usize) -> usize {
-    let limit =
-        getrlimit(Resource::Nofile).current.map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX));
-    let max_open = limit - RESERVED_DESCRIPTORS.min(limit / 4);
-    if max_open < max_sessions {
-        tracing::warn!(
-            descriptors.limit = limit,
-            sessions.max = max_sessions,
-            "the descriptor limit (ulimit -n) allows fewer sessions than limits.max_sessions"
-        );
-    }
-    max_open
 }
 
 #[cfg(test)]

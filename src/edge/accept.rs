@@ -9,6 +9,7 @@
 
 use super::bucket::Bucket;
 use super::connection::{Connections, Slot};
+use super::descriptors::Budget;
 use super::limits::Places;
 use super::refuse;
 use super::socket::Options;
@@ -26,8 +27,8 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// Refused connections that are waited for at a time; beyond, they are closed at once.
-const MAX_LINGERING: usize = 512;
+/// Refused connections that are waited for at a time on the admin listener; beyond, they are closed at once.
+const MAX_ADMIN_LINGERING: usize = 4;
 
 /// Pause after a connection that was shed for want of descriptors: keeps the loop under a thousand a second
 /// while it can do nothing useful.
@@ -45,9 +46,8 @@ pub enum Kind {
     Public {
         /// New connections per second.
         accepts: Bucket,
-        /// Open connections at most, sessions included, so that descriptors are left for the rest of the
-        /// process.
-        max_open: usize,
+        /// What the connections may use of the process's descriptors.
+        budget: Budget,
         /// The sessions.
         places: Arc<Places>,
     },
@@ -81,6 +81,10 @@ impl Acceptor {
         tasks: TaskTracker,
         metrics: Arc<Metrics>,
     ) -> Self {
+        let max_lingering = match &kind {
+            Kind::Public { budget, .. } => budget.max_lingering,
+            Kind::Admin => MAX_ADMIN_LINGERING,
+        };
         Self {
             listener,
             kind,
@@ -88,7 +92,7 @@ impl Acceptor {
             options,
             unadmitted: Arc::new(Semaphore::new(max_unadmitted)),
             max_unadmitted,
-            lingering: Arc::new(Semaphore::new(MAX_LINGERING)),
+            lingering: Arc::new(Semaphore::new(max_lingering)),
             tasks,
             metrics,
             spare: spare(),
@@ -126,13 +130,13 @@ impl Acceptor {
     fn slot(&mut self) -> Result<Slot, Refusal> {
         let gauge = match &mut self.kind {
             Kind::Admin => None,
-            Kind::Public { accepts, max_open, places } => {
+            Kind::Public { accepts, budget, places } => {
                 self.metrics.edge.connections_accepted.increment(1);
                 if !accepts.take(Now::read().mono) {
                     return Err(Refusal::AcceptRate);
                 }
                 let n_unadmitted = self.max_unadmitted - self.unadmitted.available_permits();
-                if n_unadmitted + places.n_sessions() >= *max_open {
+                if n_unadmitted + places.n_sessions() >= budget.max_open {
                     return Err(Refusal::Descriptors);
                 }
                 Some(self.metrics.edge.connections_unadmitted.clone())

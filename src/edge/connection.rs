@@ -1,7 +1,7 @@
 //! One connection from its accept to its end, or until it becomes a session.
 //!
 //! Invariants:
-//! - A connection that isn't a session ends within `LIFETIME` and `LAST_ANSWER`, whatever its peer does.
+//! - A connection that isn't a session ends within its [`Deadlines`], whatever its peer does.
 //! - Whoever becomes a session leaves this task, and nothing of it stays behind.
 //!
 //! Not here: which requests become sessions (`edge::ws`, `edge::sse`).
@@ -36,12 +36,25 @@ use tower::ServiceExt;
 /// Longest request head. Holds the longest token twice; hyper answers 431 beyond.
 const MAX_HEAD_BYTES: usize = 16 * 1024;
 
-/// A connection is asked to close after this, between two requests. Proxies open a new one without anybody
-/// noticing, and one that hangs in the middle of something is found.
-const LIFETIME: Duration = Duration::from_secs(120);
+/// How long a connection may take until it is a session.
+#[derive(Clone, Copy, Debug)]
+pub struct Deadlines {
+    /// For a request's head, from the moment the connection waits for one.
+    header: Duration,
+    /// After this the connection is asked to close, between two requests. Proxies open a new one without
+    /// anybody noticing, and one that hangs in the middle of something is found.
+    lifetime: Duration,
+    /// For the answer that is under way when the connection is asked to close.
+    last_answer: Duration,
+}
 
-/// Time for the answer that was under way when the connection was asked to close.
-const LAST_ANSWER: Duration = Duration::from_secs(10);
+impl Deadlines {
+    /// The deadlines with `header` as configured. The lifetime only bounds what a stuck peer can hold, so it
+    /// is generous; an answer takes milliseconds.
+    pub fn new(header: Duration) -> Self {
+        Self { header, lifetime: Duration::from_secs(120), last_answer: Duration::from_secs(10) }
+    }
+}
 
 /// Takes an admitted connection to a lane, or gives it back.
 pub type Admit = Arc<dyn Fn(Admission) -> Result<(), Box<Admission>> + Send + Sync>;
@@ -78,6 +91,7 @@ impl Drop for Slot {
 pub struct Connections {
     router: Router,
     http: http1::Builder,
+    deadlines: Deadlines,
     options: Options,
     admit: Admit,
     draining: CancellationToken,
@@ -94,15 +108,15 @@ impl Connections {
     /// Connections that speak with `router` until `draining`, and at the latest until `stopped`.
     pub fn new(
         router: Router,
-        header_timeout: Duration,
+        deadlines: Deadlines,
         options: Options,
         admit: Admit,
         (draining, stopped): (CancellationToken, CancellationToken),
         metrics: Arc<Metrics>,
     ) -> Arc<Self> {
         let mut http = http1::Builder::new();
-        http.timer(TokioTimer::new()).header_read_timeout(header_timeout).max_buf_size(MAX_HEAD_BYTES);
-        Arc::new(Self { router, http, options, admit, draining, stopped, metrics })
+        http.timer(TokioTimer::new()).header_read_timeout(deadlines.header).max_buf_size(MAX_HEAD_BYTES);
+        Arc::new(Self { router, http, deadlines, options, admit, draining, stopped, metrics })
     }
 
     /// Speaks HTTP with the peer until either has enough or the connection becomes a session.
@@ -112,7 +126,7 @@ impl Connections {
             answer(self.router.clone(), request, peer, hand_over.clone())
         });
         let mut connection = self.http.serve_connection(TokioIo::new(stream), service);
-        let mut deadline = Instant::now() + LIFETIME;
+        let mut deadline = Instant::now() + self.deadlines.lifetime;
         let mut closing = false;
         let handover = loop {
             let close = tokio::select! {
@@ -128,7 +142,7 @@ impl Connections {
                 return;
             }
             closing = true;
-            deadline = Instant::now() + LAST_ANSWER;
+            deadline = Instant::now() + self.deadlines.last_answer;
             Pin::new(&mut connection).graceful_shutdown();
         };
         let parts = connection.into_parts();
@@ -171,4 +185,67 @@ async fn answer(
         return std::future::pending().await;
     }
     Ok(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::routing::get;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+    use tokio::sync::Semaphore;
+    use tokio::time::timeout;
+
+    /// Serves one connection whose client sends `request` and then reads until the end or never; gives how long
+    /// it took.
+    async fn served_for(router: Router, request: &str, reads: bool) -> Duration {
+        let deadlines = Deadlines {
+            header: Duration::from_secs(60),
+            lifetime: Duration::from_millis(200),
+            last_answer: Duration::from_millis(100),
+        };
+        let connections = Connections::new(
+            router,
+            deadlines,
+            Options::new(&crate::config::Session::default()),
+            Arc::new(|admission| Err(Box::new(admission))),
+            Default::default(),
+            Arc::new(Metrics::new("t")),
+        );
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a free port");
+        let mut client = TcpStream::connect(listener.local_addr().expect("bound")).await.expect("connects");
+        let (stream, peer) = listener.accept().await.expect("accepts");
+        let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("a permit");
+        let begun = Instant::now();
+        let served = connections.serve(stream, peer, Slot::new(permit, None));
+        let talked = async {
+            client.write_all(request.as_bytes()).await.expect("writes");
+            if reads {
+                client.read_to_end(&mut Vec::new()).await.expect("reads");
+            }
+        };
+        let both = async { tokio::join!(served, talked) };
+        timeout(Duration::from_secs(10), both).await.expect("in time");
+        begun.elapsed()
+    }
+
+    #[tokio::test]
+    async fn a_silent_connection_ends_with_its_lifetime() {
+        let took = served_for(Router::new(), "", true).await;
+        assert!((200..2_000).contains(&took.as_millis()), "{took:?}");
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_never_comes_is_given_up() {
+        let router = Router::new().route("/", get(std::future::pending::<()>));
+        let took = served_for(router, "GET / HTTP/1.1\r\nHost: x\r\n\r\n", true).await;
+        assert!((300..2_000).contains(&took.as_millis()), "{took:?}");
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_nobody_reads_is_given_up() {
+        let router = Router::new().route("/", get(|| async { vec![b'x'; 64 << 20] }));
+        let took = served_for(router, "GET / HTTP/1.1\r\nHost: x\r\n\r\n", false).await;
+        assert!((300..2_000).contains(&took.as_millis()), "{took:?}");
+    }
 }

@@ -1,50 +1,36 @@
 //! Out of descriptors, in a process of its own, since the limit is the whole process's.
 
 use super::stand::{HANDSHAKE, Stand, config};
+use crate::edge::Edge;
+use crate::session::tickets::MemoryTickets;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
 #[test]
 fn without_descriptors_the_surplus_is_shed_and_the_rest_goes_on() {
-    run_alone("shed");
-}
-
-#[test]
-fn descriptors_are_kept_back_for_the_rest_of_the_process() {
-    run_alone("reserved");
-}
-
-fn run_alone(test: &str) {
     let child = Command::new(std::env::current_exe().expect("a path"))
-        .args(["--exact", &format!("edge::tests::descriptors::{test}"), "--ignored", "--nocapture"])
+        .args(["--exact", "edge::tests::descriptors::shed", "--ignored", "--nocapture"])
         .output()
         .expect("runs");
     let (text, errors) = (String::from_utf8_lossy(&child.stdout), String::from_utf8_lossy(&child.stderr));
     assert!(child.status.success() && text.contains("1 passed"), "{text}{errors}");
 }
 
-fn limit(n_descriptors: u64) {
-    let maximum = getrlimit(Resource::Nofile).maximum;
-    setrlimit(Resource::Nofile, Rlimit { current: Some(n_descriptors), maximum }).expect("changes the limit");
-}
-
+/// A quarter of 120 descriptors is kept back.
 #[tokio::test]
-#[ignore = "run in a process of its own by a test above"]
-async fn reserved() {
-    let before = getrlimit(Resource::Nofile).current.expect("a limit");
-    limit(120);
-    let stand = Stand::start(&config());
-    stand.ask("GET / HTTP/1.1\r\nHost: x\r\n").await;
-    // The clients' sockets belong to this process too, and are not the matter.
-    limit(before);
+async fn descriptors_are_kept_back_for_the_rest_of_the_process() {
+    let config = config();
+    let mut edge = Edge::bind(&config).expect("free ports");
+    edge.n_descriptors = 120;
+    let stand = Stand::of(&config, edge, 1, Arc::new(MemoryTickets::default()));
     let mut clients = Vec::new();
     for _ in 0..100 {
         clients.push(stand.connect().await);
     }
-    // A quarter of 120 is kept back.
     let refused = |s: &Stand| s.metric("t_refusals_total{reason=\"descriptors\"}");
     stand.wait_for("the surplus is refused", |s| refused(s) == 10).await;
     assert_eq!(stand.metric("t_accept_errors_total{reason=\"descriptors\"}"), 0);
@@ -53,7 +39,7 @@ async fn reserved() {
 /// A connecting socket takes a descriptor of the same process. So the clients come first, and the limit is then
 /// set so low that the listener can accept only some of them.
 #[tokio::test]
-#[ignore = "run in a process of its own by a test above"]
+#[ignore = "run in a process of its own by the test above"]
 async fn shed() {
     let mut stand = Stand::start(&config());
     let mut held = stand.connect().await;
@@ -64,7 +50,9 @@ async fn shed() {
     let n_clients = 50;
     let sockets: Vec<_> =
         (0..n_clients).map(|_| tokio::net::TcpSocket::new_v4().expect("a socket")).collect();
-    limit(n_open + n_clients + 10);
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let lowered = Rlimit { current: Some(n_open + n_clients + 10), maximum };
+    setrlimit(Resource::Nofile, lowered).expect("lowers the limit");
     let cpu_before = cpu_time();
     let begun = Instant::now();
     let mut clients = Vec::new();

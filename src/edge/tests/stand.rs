@@ -92,6 +92,10 @@ impl Stand {
 
     /// A stand whose lanes take at most `mailbox` sessions.
     pub fn with(config: &Config, mailbox: usize, tickets: Arc<dyn Tickets>) -> Self {
+        Self::of(config, Edge::bind(config).expect("free ports"), mailbox, tickets)
+    }
+
+    pub fn of(config: &Config, edge: Edge, mailbox: usize, tickets: Arc<dyn Tickets>) -> Self {
         let metrics = Arc::new(Metrics::new("t"));
         let verifier = Verifier::new(&config.auth.jwt, Arc::clone(&metrics)).expect("usable keys");
         let fanout = Arc::new(Fanout::new(Vec::new(), Arc::new(Feed), 1_000));
@@ -111,7 +115,6 @@ impl Stand {
                 unready: Arc::new(move || reasons.lock().expect("not poisoned").clone()),
             },
         };
-        let edge = Edge::bind(config).expect("free ports");
         let addresses = edge.addresses();
         let shutdown = Shutdown::default();
         let served = tokio::spawn(edge.serve(services, shutdown.clone()));
