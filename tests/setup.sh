@@ -15,6 +15,8 @@ needed=(
     prlimit:util-linux
     openssl:openssl
     node:nodejs
+    esbuild:esbuild
+    tsc:node-typescript
 )
 
 missing=()
@@ -22,6 +24,7 @@ for entry in "${needed[@]}"; do
     # Daemons live in sbin, which is not on every user's path.
     PATH="$PATH:/usr/sbin:/sbin" command -v "${entry%%:*}" >/dev/null || missing+=("${entry##*:}")
 done
+[ -e /usr/share/nodejs/react-test-renderer ] || missing+=(node-react node-react-test-renderer)
 [ "${#missing[@]}" -eq 0 ] && exit 0
 
 if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
@@ -29,7 +32,7 @@ if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
         echo "The tests need programs that are not installed. On Debian or Ubuntu:"
         echo "    sudo apt-get install --no-install-recommends ${missing[*]}"
         echo "Elsewhere, the packages with: redis-server, redis-cli, chromium, nginx, caddy, iptables, ip,"
-        echo "prlimit, openssl, node. Then run this again."
+        echo "prlimit, openssl, node (20 or later), esbuild, tsc, and React in /usr/share/nodejs. Then run this again."
     } >&2
     exit 1
 fi

@@ -8,6 +8,7 @@
 
 mod browser_control;
 mod cli;
+mod client_js;
 mod config;
 mod process;
 mod redis_commands;

@@ -160,7 +160,8 @@ export function createConnection(
     } else if (type === "auth") {
       refreshAt = refreshTime();
       if (!liveAt) sync();
-    } else if (type === "reconnect") notBefore = heardAt + Number(message.after_ms);
+    } else if (type === "close") end({ code: Number(message.code), reason: message.reason });
+    else if (type === "reconnect") notBefore = heardAt + Number(message.after_ms);
     else if (type === "error" && message.code === "UNAUTHORIZED") end({ code: 1008, reason: "auth_error" });
     else if (type === "error" && message.code === "INTERNAL") end({ code: 1011, reason: "internal" });
     else {

@@ -268,7 +268,7 @@ function readFrame(buffer) {
 }
 
 /** Waits until `check` gives something, at most `ms`. */
-export async function until(what, check, ms = 5_000) {
+export async function until(what, check, ms = 20_000) {
   const end = Date.now() + ms;
   for (;;) {
     const value = check();
