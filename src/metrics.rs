@@ -12,6 +12,7 @@
 pub mod commands;
 pub mod edge;
 pub mod lanes;
+pub mod process;
 pub mod snapshots;
 pub mod upstream;
 
@@ -40,6 +41,7 @@ pub struct Metrics {
     pub edge: edge::EdgeMetrics,
     /// Delivery.
     pub lanes: lanes::LaneMetrics,
+    process: process::ProcessMetrics,
     /// Reading price keys.
     pub snapshots: snapshots::SnapshotMetrics,
     /// The Redis side.
@@ -72,6 +74,7 @@ impl Metrics {
             commands: commands::CommandMetrics::register(&registry),
             edge: edge::EdgeMetrics::register(&registry),
             lanes: lanes::LaneMetrics::register(&registry),
+            process: process::ProcessMetrics::register(&registry),
             snapshots: snapshots::SnapshotMetrics::register(&registry),
             upstream: upstream::UpstreamMetrics::register(&registry),
             handle: recorder.handle(),
@@ -90,6 +93,7 @@ impl Metrics {
 
     /// The text exposition of everything.
     pub fn render(&self) -> String {
+        self.process.collect();
         let Some(Delivery { lanes, fanout, per_lane }) = self.delivery.get() else {
             return self.handle.render();
         };
