@@ -63,11 +63,24 @@ const SECOND_LOOKS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs
 
 /// Why an instrument's key is to be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Reason {
+pub enum Reason {
     /// A session waits for its first quote.
     Joined,
     /// The stream was broken and is subscribed again.
     Restored,
+}
+
+/// A read under way: what was asked, why, and in which epoch of its stream.
+#[derive(Debug)]
+pub struct Read {
+    asked: HashMap<InstrumentId, (Reason, u32)>,
+}
+
+impl Read {
+    /// The instruments whose keys are to be read.
+    pub fn ids(&self) -> Vec<InstrumentId> {
+        self.asked.keys().copied().collect()
+    }
 }
 
 /// Reads stored quotes into the fan-out when asked to. What waits is bounded by the instruments.
@@ -136,18 +149,14 @@ impl CatchUp {
                 () = tokio::time::sleep(pause.mul_f64(rand::random_range(0.5..1.0))), if anything_failed => {
                     pause = (pause * 2).min(LONGEST_PAUSE);
                     let again = std::mem::take(&mut *lock(&self.failed));
-                    lock(&self.wanted).extend(again);
+                    self.again(again.into_iter().collect());
                 }
             }
             if !anything_failed {
                 pause = FIRST_PAUSE;
             }
             loop {
-                let chunk: Vec<_> = {
-                    let mut wanted = lock(&self.wanted);
-                    let n = wanted.len().min(READ_AT_ONCE);
-                    wanted.drain(..n).collect()
-                };
+                let chunk = self.take_wanted(READ_AT_ONCE);
                 if chunk.is_empty() {
                     break;
                 }
@@ -184,18 +193,33 @@ impl CatchUp {
 
     /// Reads the keys of those of `chunk` that some lane wants, and gives those whose read failed.
     async fn read_once(&self, chunk: Vec<(InstrumentId, Reason)>) -> Vec<(InstrumentId, Reason)> {
-        // The epoch is asked before the read is sent: if the stream breaks in between, the answer proves
-        // nothing.
-        let asked: HashMap<_, _> = chunk
-            .into_iter()
-            .filter_map(|(id, reason)| Some((id, (reason, self.fanout.epoch(id)?))))
-            .collect();
-        if asked.is_empty() {
+        let read = self.begin(chunk);
+        if read.asked.is_empty() {
             return Vec::new();
         }
+        let answers = self.source.read(read.ids()).await;
+        self.finish(&read, answers, Now::read())
+    }
+
+    /// Takes what is asked for, at most `n` instruments.
+    pub fn take_wanted(&self, n: usize) -> Vec<(InstrumentId, Reason)> {
+        let mut wanted = lock(&self.wanted);
+        let n = wanted.len().min(n);
+        wanted.drain(..n).collect()
+    }
+
+    /// Begins a read of those of `chunk` that some lane wants. The epochs are asked now, before the read is
+    /// sent: if a stream breaks in between, the answer proves nothing.
+    pub fn begin(&self, chunk: Vec<(InstrumentId, Reason)>) -> Read {
+        let with_epoch = |(id, reason)| Some((id, (reason, self.fanout.epoch(id)?)));
+        Read { asked: chunk.into_iter().filter_map(with_epoch).collect() }
+    }
+
+    /// Puts the answers of a read into the fan-out. Gives what failed and is to be asked for again.
+    pub fn finish(&self, read: &Read, answers: StoredQuotes, now: Now) -> Vec<(InstrumentId, Reason)> {
         let mut failed = Vec::new();
-        for (id, stored) in self.source.read(asked.keys().copied().collect()).await {
-            let Some(&(reason, epoch)) = asked.get(&id) else { continue };
+        for (id, stored) in answers {
+            let Some(&(reason, epoch)) = read.asked.get(&id) else { continue };
             match stored {
                 Stored::Failed => {
                     // What memory has is better than nothing, and is marked stale while the stream is broken.
@@ -204,7 +228,7 @@ impl CatchUp {
                     continue;
                 }
                 Stored::Quote(quote) => {
-                    self.fanout.offer(*quote, Now::read());
+                    self.fanout.offer(*quote, now);
                 }
                 Stored::Absent | Stored::Unusable => {}
             }
@@ -214,6 +238,13 @@ impl CatchUp {
             self.fanout.read_done(id, epoch);
         }
         failed
+    }
+
+    /// Asks again for what failed.
+    pub fn again(&self, failed: Vec<(InstrumentId, Reason)>) {
+        for (id, reason) in failed {
+            self.want(vec![id], reason);
+        }
     }
 
     /// The newest quote of each of `ids` that has one: from memory where the stream is unbroken,

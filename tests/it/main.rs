@@ -13,6 +13,7 @@ mod config;
 mod process;
 mod redis_commands;
 mod redis_servers;
+mod simulation;
 mod support;
 mod tidy;
 mod upstream;
