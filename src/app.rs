@@ -79,7 +79,7 @@ impl App {
     pub fn build(config: Config) -> anyhow::Result<Self> {
         let metrics = Arc::new(Metrics::new(&config.metrics.prefix));
         let edge = Edge::bind(&config)?;
-        let source = Source::new(&config, &metrics)?;
+        let source = Source::new(&config, &metrics);
 
         let inboxes: Vec<_> = (0..n_lanes(&config)).map(|_| Arc::default()).collect();
         let fanout = Arc::new(Fanout::new(inboxes.clone(), source.feed(), config.ingest.max_instruments));

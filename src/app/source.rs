@@ -3,59 +3,96 @@
 //! Not here: what either does (`upstream`).
 
 use crate::catch_up::SnapshotSource;
-use crate::config::{Config, RedisMode};
+use crate::config::{Config, Ingest, RedisMode};
 use crate::fanout::{Fanout, QuoteFeed};
-use crate::instrument::InstrumentId;
 use crate::metrics::Metrics;
 use crate::session::WatchRegistry;
 use crate::session::tickets::{MemoryTickets, Tickets};
+use crate::upstream::commands::Commands;
+use crate::upstream::connection::Connector;
+use crate::upstream::coverage::Resync;
 use crate::upstream::embedded::{Embedded, EmbeddedPublisher};
+use crate::upstream::feed::Feed;
+use crate::upstream::readiness::Readiness;
+use crate::upstream::snapshot::RedisSnapshots;
+use crate::upstream::subscriber::{Parts, Subscriber, Timing};
+use crate::upstream::tickets::RedisTickets;
+use crate::upstream::topology::Topology;
+use crate::upstream::topology::poll::Poller;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// Takes the instruments whose keys are to be read, because their stream was broken and is back.
-pub type Resync = Arc<dyn Fn(Vec<InstrumentId>) + Send + Sync>;
-
 /// The parts of the Redis side, or what stands for them.
 pub enum Source {
     /// No Redis.
-    Embedded {
-        /// Bus and store.
-        bus: Arc<Embedded>,
-        /// Tickets of this process.
-        tickets: Arc<MemoryTickets>,
-    },
+    Embedded(Arc<Embedded>),
+    /// Redis in one of its modes.
+    Redis(Box<Redis>),
+}
+
+/// What talks to Redis.
+pub struct Redis {
+    feed: Arc<Feed>,
+    connector: Arc<Connector>,
+    topology: Arc<Topology>,
+    commands: Arc<Commands>,
+    readiness: Arc<Readiness>,
+    metrics: Arc<Metrics>,
+    ingest: Ingest,
 }
 
 impl Source {
-    /// The source that is configured.
-    ///
-    /// # Errors
-    /// The configuration names something that can't be used.
-    pub fn new(config: &Config, _metrics: &Arc<Metrics>) -> anyhow::Result<Self> {
-        if config.redis.mode != RedisMode::Embedded {
-            anyhow::bail!("only redis.mode = \"embedded\" can be served");
+    /// The source that is configured. Nothing is connected yet.
+    pub fn new(config: &Config, metrics: &Arc<Metrics>) -> Self {
+        if config.redis.mode == RedisMode::Embedded {
+            return Self::Embedded(Arc::new(Embedded::new(&config.ingest)));
         }
-        Ok(Self::Embedded { bus: Arc::new(Embedded::new(&config.ingest)), tickets: Arc::default() })
+        let connector = Arc::new(Connector::new(&config.redis));
+        let topology = Arc::new(Topology::of_config(&config.redis));
+        let commands =
+            Commands::new(Arc::clone(&connector), Arc::clone(&topology), &config.redis, Arc::clone(metrics));
+        // Tells this process from others that share the servers; nobody has to guess it.
+        let replica = format!("{:016x}", rand::random::<u64>());
+        Self::Redis(Box::new(Redis {
+            feed: Arc::new(Feed::new(&config.redis, &replica)),
+            connector,
+            topology,
+            commands: Arc::new(commands),
+            readiness: Arc::new(Readiness::new(metrics.upstream.not_ready())),
+            metrics: Arc::clone(metrics),
+            ingest: config.ingest.clone(),
+        }))
     }
 
     /// The live stream.
     pub fn feed(&self) -> Arc<dyn QuoteFeed> {
-        let Self::Embedded { bus, .. } = self;
-        Arc::clone(bus) as _
+        match self {
+            Self::Embedded(bus) => Arc::clone(bus) as _,
+            Self::Redis(redis) => Arc::clone(&redis.feed) as _,
+        }
     }
 
     /// The stored quotes.
     pub fn snapshots(&self) -> Arc<dyn SnapshotSource> {
-        let Self::Embedded { bus, .. } = self;
-        Arc::clone(bus) as _
+        match self {
+            Self::Embedded(bus) => Arc::clone(bus) as _,
+            Self::Redis(redis) => Arc::new(RedisSnapshots::new(
+                Arc::clone(&redis.commands),
+                redis.ingest.max_payload_bytes,
+                Arc::clone(&redis.metrics),
+            )),
+        }
     }
 
     /// The store of tickets.
     pub fn tickets(&self) -> Arc<dyn Tickets> {
-        let Self::Embedded { tickets, .. } = self;
-        Arc::clone(tickets) as _
+        match self {
+            Self::Embedded(_) => Arc::new(MemoryTickets::default()),
+            Self::Redis(redis) => Arc::new(RedisTickets::new(Arc::clone(&redis.commands))),
+        }
     }
 
     /// Who wants to know what is watched, if anybody.
@@ -65,23 +102,55 @@ impl Source {
 
     /// Says why quotes can't be relied on at the moment.
     pub fn reasons(&self) -> Arc<dyn Fn() -> Vec<String> + Send + Sync> {
-        Arc::new(Vec::new)
+        match self {
+            Self::Embedded(_) => Arc::new(Vec::new),
+            Self::Redis(redis) => {
+                let readiness = Arc::clone(&redis.readiness);
+                Arc::new(move || {
+                    readiness.reasons().into_iter().map(|(reason, why)| format!("{reason}: {why}")).collect()
+                })
+            }
+        }
     }
 
     /// Publishes into the bus, where there is one.
     pub fn embedded_publisher(&self, fanout: &Arc<Fanout>) -> Option<EmbeddedPublisher> {
-        let Self::Embedded { bus, .. } = self;
-        Some(EmbeddedPublisher::new(Arc::clone(bus), Arc::clone(fanout)))
+        match self {
+            Self::Embedded(bus) => Some(EmbeddedPublisher::new(Arc::clone(bus), Arc::clone(fanout))),
+            Self::Redis(_) => None,
+        }
     }
 
     /// Brings quotes to `fanout` until `end`.
     pub fn run(
         &self,
-        _fanout: Arc<Fanout>,
-        _resync: Resync,
+        fanout: Arc<Fanout>,
+        resync: Resync,
         end: CancellationToken,
-    ) -> impl Future<Output = ()> + Send + use<> {
-        async move { end.cancelled().await }
+    ) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        let Self::Redis(redis) = self else {
+            return Box::pin(async move { end.cancelled().await });
+        };
+        let poller = Poller {
+            topology: Arc::clone(&redis.topology),
+            connector: Arc::clone(&redis.connector),
+            readiness: Arc::clone(&redis.readiness),
+            metrics: Arc::clone(&redis.metrics),
+        };
+        let parts = Parts {
+            feed: Arc::clone(&redis.feed),
+            fanout,
+            resync,
+            connector: Arc::clone(&redis.connector),
+            topology: Arc::clone(&redis.topology),
+            readiness: Arc::clone(&redis.readiness),
+            metrics: Arc::clone(&redis.metrics),
+            timing: Timing::default(),
+        };
+        let subscriber = Subscriber::new(parts, &redis.ingest);
+        Box::pin(async move {
+            tokio::join!(poller.run(end.clone()), subscriber.run(end));
+        })
     }
 
     /// Writes down what is still to be written, until `deadline`.
