@@ -19,6 +19,7 @@ use crate::metrics::Metrics;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use tokio::sync::Notify;
 
 /// Told which wanted instruments' keys are to be read again, after their stream was restored. Must not
 /// block.
@@ -45,12 +46,13 @@ pub struct Coverage {
     metrics: Arc<Metrics>,
     /// Held while the fan-out is told, so that what is told keeps its order.
     places: Mutex<HashMap<Channel, Place>>,
+    changed: Notify,
 }
 
 impl Coverage {
     /// No channel is wanted.
     pub fn new(feed: Arc<Feed>, fanout: Arc<Fanout>, resync: Resync, metrics: Arc<Metrics>) -> Self {
-        Self { feed, fanout, resync, metrics, places: Mutex::default() }
+        Self { feed, fanout, resync, metrics, places: Mutex::default(), changed: Notify::new() }
     }
 
     /// Wants each channel on its node, or on none while nobody owns its slot.
@@ -134,6 +136,14 @@ impl Coverage {
         self.places().values().filter(missing).count()
     }
 
+    /// Waits until a channel was lost or gained.
+    ///
+    /// # Cancel safety
+    /// A change while nobody waits is kept for the next call.
+    pub async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
     /// How many channels are wanted.
     pub fn n_wanted(&self) -> usize {
         self.places().len()
@@ -154,6 +164,7 @@ impl Coverage {
         let n_live = places.values().filter(|place| place.live_on.is_some()).count();
         self.metrics.upstream.channels_wanted.set(places.len() as f64);
         self.metrics.upstream.channels_live.set(n_live as f64);
+        self.changed.notify_one();
     }
 
     fn places(&self) -> MutexGuard<'_, HashMap<Channel, Place>> {

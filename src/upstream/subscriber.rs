@@ -33,8 +33,9 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
 
-/// Between two looks at what is missing. Readiness and the pace of polls lag behind by this.
-const LOOK: Duration = Duration::from_millis(50);
+/// Between two looks at what is missing, besides those that a loss or gain causes: time alone makes a
+/// fresh channel a missing one, and ends a linger.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// How long wishes are gathered. A session's topics, and those of a reconnect storm, come in bursts.
 const GATHER: Duration = Duration::from_millis(2);
@@ -158,7 +159,8 @@ impl Subscriber {
         let mut changes = self.shared.topology.changes();
         let mut looks = interval(LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let (feed, unreachable) = (Arc::clone(&self.shared.feed), Arc::clone(&self.unreachable));
+        let (feed, coverage) = (Arc::clone(&self.shared.feed), Arc::clone(&self.shared.coverage));
+        let unreachable = Arc::clone(&self.unreachable);
         self.place_all();
         loop {
             tokio::select! {
@@ -173,6 +175,7 @@ impl Subscriber {
                     self.take_wishes();
                 }
                 () = unreachable.notified(), if self.one_node => self.go_elsewhere(),
+                () = coverage.changed() => self.look(),
                 _ = looks.tick() => self.look(),
                 Some(ended) = self.tasks.join_next() => {
                     if let Err(error) = ended && error.is_panic() {

@@ -1,5 +1,7 @@
 //! The live stream from real Redis servers into the fan-out, with nothing of the browser side.
 
-mod faults;
+mod cluster_faults;
 mod listener;
+mod server_faults;
 mod stream;
+mod traffic;

@@ -76,6 +76,7 @@ pub fn slot(name: &str) -> u16 {
 }
 
 /// A publisher with connections of its own, which it opens anew after a failure.
+#[derive(Clone)]
 pub struct Publisher {
     seeds: Vec<u16>,
     cluster: bool,
