@@ -15,8 +15,9 @@ use crate::config::{self, RedisMode};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 
 /// Who owns which slot, for everyone who needs to know.
 #[derive(Debug)]
