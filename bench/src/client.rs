@@ -37,6 +37,8 @@ const READ_BUFFER: usize = 256 * 1024;
 pub enum Command {
     /// Connect every session that isn't, at most so many at a time.
     Connect(usize),
+    /// Begin so many sessions in all, in their order.
+    Widen(usize),
     /// Drop every connection and connect again, at most so many at a time.
     Reconnect(usize),
     /// Publishing begins.
@@ -51,6 +53,17 @@ pub enum Command {
     Report(SyncSender<Tally>),
     /// End.
     Stop,
+}
+
+/// Connections that end by plan and are begun again.
+#[derive(Clone, Copy)]
+pub struct Cycle {
+    /// Live events after which a connection has done its work; 0 ends it when it is live.
+    pub events: u32,
+    /// Connections per session.
+    pub rounds: u32,
+    /// No connection is begun after this, microseconds since the Unix epoch.
+    pub until_us: u64,
 }
 
 /// What can be seen of a thread from outside at any time.
@@ -74,6 +87,8 @@ pub struct Setup {
     pub servers: Vec<SocketAddr>,
     /// Tokens.
     pub signer: Arc<Signer>,
+    /// Whether sessions come and go.
+    pub cycle: Option<Cycle>,
     /// The thread's sessions.
     pub sessions: Vec<Session>,
     /// Seen from outside.
@@ -90,6 +105,7 @@ struct Worker {
     waiting: VecDeque<usize>,
     in_flight: usize,
     cap: usize,
+    widened: usize,
     churn: Option<(f64, u64, u64)>,
     sampler: u32,
 }
@@ -111,6 +127,7 @@ pub fn run(setup: Setup, commands: &Receiver<Command>) -> Result<()> {
         waiting: VecDeque::new(),
         in_flight: 0,
         cap: 0,
+        widened: 0,
         churn: None,
         sampler: 0,
     };
@@ -148,6 +165,11 @@ impl Worker {
                 self.cap = cap;
                 let idle = self.setup.sessions.iter().enumerate().filter(|(_, s)| s.stage == Stage::Idle);
                 self.waiting = idle.map(|(i, _)| i).collect();
+            }
+            Command::Widen(n) => {
+                self.cap = usize::MAX;
+                self.waiting.extend(self.widened..n.min(self.setup.sessions.len()));
+                self.widened = self.widened.max(n);
             }
             Command::Reconnect(cap) => {
                 self.close_all();
@@ -252,7 +274,9 @@ impl Worker {
         }
         session.stage = Stage::Head;
         let (signer, number) = (&self.setup.signer, session.number);
-        stream.write_all(&self.setup.dialect.request(&session.topics, &|| signer.token(number)))?;
+        let request = self.setup.dialect.request(&session.topics, &|| signer.token(number));
+        self.tally.sent_bytes += request.len() as u64;
+        stream.write_all(&request)?;
         // From here on only reading matters; each write-ready edge would cost a wake-up.
         let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLET | EpollFlags::EPOLLRDHUP;
         self.epoll.modify(&*stream, &mut EpollEvent::new(flags, index as u64))?;
@@ -263,6 +287,7 @@ impl Worker {
         // Taken out, so that the session and its connection can be used side by side.
         let Some(mut stream) = self.setup.sessions[index].stream.take() else { return };
         match self.read_all(index, &mut stream) {
+            Ok(()) if self.has_done_its_work(index) => self.finish(index, stream),
             Ok(()) => self.setup.sessions[index].stream = Some(stream),
             Err(reason) => self.end(index, &reason),
         }
@@ -324,12 +349,35 @@ impl Worker {
                 session.tail = Vec::new();
             }
             if !out.is_empty() {
+                self.tally.sent_bytes += out.len() as u64;
                 stream.write_all(&out).map_err(|e| format!("write: {}", e.kind()))?;
             }
             if n < full {
                 return Ok(());
             }
         }
+    }
+
+    fn has_done_its_work(&self, index: usize) -> bool {
+        let session = &self.setup.sessions[index];
+        self.setup.cycle.is_some_and(|c| session.stage == Stage::Live && session.received >= c.events)
+    }
+
+    /// Ends a connection that has done its work, and begins the next one of its session.
+    fn finish(&mut self, index: usize, stream: TcpStream) {
+        let Some(cycle) = self.setup.cycle else { return };
+        let _ = Socket::from(stream).set_linger(Some(Duration::ZERO));
+        let session = &mut self.setup.sessions[index];
+        let now = now_us();
+        self.tally.completion.record(now.saturating_sub(session.begun_us));
+        self.tally.completed += 1;
+        session.reset();
+        session.rounds += 1;
+        if session.rounds < cycle.rounds && now < cycle.until_us {
+            self.waiting.push_back(index);
+        }
+        self.setup.progress.live.fetch_sub(1, Ordering::Relaxed);
+        self.connect_some();
     }
 
     /// The session is over, and not by our doing.

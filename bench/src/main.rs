@@ -2,6 +2,7 @@
 
 mod client;
 mod clock;
+mod crowd;
 mod interest;
 mod outcome;
 mod process;
@@ -13,6 +14,7 @@ mod scan;
 mod scenario;
 mod schedule;
 mod server;
+mod streams;
 mod tally;
 mod token;
 mod verdict;
@@ -63,6 +65,18 @@ enum Command {
         #[arg(long)]
         set: Vec<String>,
     },
+    /// SSE against WebSocket: streams of 50 tokens, one every 30 ms, and connecting in rounds.
+    Streams {
+        /// The gateway's binary.
+        #[arg(long, default_value = "../target/release/tickbridge")]
+        gateway: PathBuf,
+        /// Repetitions of each.
+        #[arg(long, default_value_t = 5)]
+        runs: u32,
+        /// Where the JSON goes.
+        #[arg(long)]
+        out: Option<PathBuf>,
+    },
     /// Make the page and the summary from the runs' JSON files.
     Report {
         /// The folder that holds `runs/`.
@@ -85,6 +99,7 @@ fn main() -> Result<()> {
             }
             Ok(())
         }
+        Command::Streams { gateway, runs, out } => streams::study(&gateway, runs, out.as_deref()),
         Command::Report { out } => report::write(&out),
         Command::Run { names, runs, retry, gateway, out, threads, window, rate, sessions, set } => {
             let settings = set.iter().map(|s| {

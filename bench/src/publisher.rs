@@ -149,6 +149,7 @@ pub struct Publisher {
     feed: Feed,
     pipes: Vec<Pipe>,
     per_node: usize,
+    stores: bool,
     scratch: Vec<u8>,
     body: Vec<u8>,
 }
@@ -170,7 +171,13 @@ impl Publisher {
                 pipes.push(Pipe::connect(addr, hello)?);
             }
         }
-        Ok(Self { feed, pipes, per_node: n, scratch: vec![0; 64 * 1024], body: Vec::new() })
+        Ok(Self { feed, pipes, per_node: n, stores: true, scratch: vec![0; 64 * 1024], body: Vec::new() })
+    }
+
+    /// From here on only messages are sent, and no keys written.
+    pub fn without_keys(mut self) -> Self {
+        self.stores = false;
+        self
     }
 
     fn push(&mut self, version: Version) {
@@ -179,16 +186,18 @@ impl Publisher {
         self.body.clear();
         match &self.feed {
             Feed::Redis(redis) => {
-                let tag = format!("stock:{id}");
-                let key_pipe = redis.node_of(&tag) * self.per_node + lane;
-                version.stored(&mut self.body);
-                let out = &mut self.pipes[key_pipe].out;
-                let key = format!("market:current-price:{{{tag}}}");
-                push_command(out, &[b"SET", key.as_bytes(), &self.body, b"EX", b"300"]);
-                let key = format!("market:current-price-updated-at:{{{tag}}}");
-                let ms = (version.intended_us / 1_000).to_string();
-                push_command(out, &[b"SET", key.as_bytes(), ms.as_bytes(), b"EX", b"300"]);
-                self.body.clear();
+                if self.stores {
+                    let tag = format!("stock:{id}");
+                    let key_pipe = redis.node_of(&tag) * self.per_node + lane;
+                    version.stored(&mut self.body);
+                    let out = &mut self.pipes[key_pipe].out;
+                    let key = format!("market:current-price:{{{tag}}}");
+                    push_command(out, &[b"SET", key.as_bytes(), &self.body, b"EX", b"300"]);
+                    let key = format!("market:current-price-updated-at:{{{tag}}}");
+                    let ms = (version.intended_us / 1_000).to_string();
+                    push_command(out, &[b"SET", key.as_bytes(), ms.as_bytes(), b"EX", b"300"]);
+                    self.body.clear();
+                }
                 version.payload(&mut self.body);
                 let (command, channel, tag) = channel_of(redis, id);
                 let pipe = redis.node_of(&tag) * self.per_node + lane;

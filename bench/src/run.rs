@@ -2,9 +2,10 @@
 //!
 //! Not here: what a run is made of (`rig`, `client`, `publisher`), what is wrong with one (`verdict`).
 
-use crate::client::session::{Behind, Plan, Session};
-use crate::client::{self, Command, Progress, Setup};
+use crate::client::Command;
+use crate::client::session::{Behind, Plan};
 use crate::clock::{drift_us, now_us};
+use crate::crowd::Crowd;
 use crate::interest::Watch;
 use crate::outcome::{Accounting, Memory, Outcome};
 use crate::process;
@@ -13,121 +14,15 @@ use crate::rig::Rig;
 use crate::scenario::Scenario;
 use crate::schedule::Schedule;
 use crate::tally::Tally;
-use crate::token::Signer;
-use crate::{server, verdict};
-use anyhow::{Context, Result, ensure};
+use crate::verdict;
+use anyhow::{Context, Result};
 use nix::sys::signal::Signal;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::{JoinHandle, sleep};
 use std::time::Duration;
-
-/// How long sessions may take to connect, and subscriptions to converge.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// The load-generating threads.
-struct Crowd {
-    threads: Vec<Thread>,
-}
-
-struct Thread {
-    commands: SyncSender<Command>,
-    progress: Arc<Progress>,
-    handle: JoinHandle<Result<()>>,
-}
-
-impl Crowd {
-    fn start(scenario: &Scenario, watch: &Watch, rig: &Rig, n_threads: usize) -> Self {
-        let signer = Arc::new(Signer::new(server::gateway::SECRET));
-        let threads = (0..n_threads).map(|t| {
-            let mine = (t..scenario.sessions).step_by(n_threads);
-            let setup = Setup {
-                dialect: scenario.dialect,
-                servers: rig.entrances.clone(),
-                signer: Arc::clone(&signer),
-                sessions: mine.map(|n| Session::new(n, watch.topics[n].clone())).collect(),
-                progress: Arc::default(),
-            };
-            let progress = Arc::clone(&setup.progress);
-            let (commands, receiver) = sync_channel(64);
-            let handle = std::thread::spawn(move || client::run(setup, &receiver));
-            Thread { commands, progress, handle }
-        });
-        Self { threads: threads.collect() }
-    }
-
-    fn tell(&self, command: impl Fn() -> Command) {
-        for thread in &self.threads {
-            let _ = thread.commands.send(command());
-        }
-    }
-
-    fn live(&self) -> usize {
-        self.threads.iter().map(|t| t.progress.live.load(Ordering::Relaxed)).sum()
-    }
-
-    fn ended(&self) -> usize {
-        self.threads.iter().map(|t| t.progress.ended.load(Ordering::Relaxed)).sum()
-    }
-
-    fn delivered(&self) -> u64 {
-        self.threads.iter().map(|t| t.progress.delivered.load(Ordering::Relaxed)).sum()
-    }
-
-    fn cpu_ns(&self) -> u64 {
-        let tids = self.threads.iter().map(|t| t.progress.tid.load(Ordering::Relaxed) as i32);
-        tids.map(process::thread_cpu_ns).sum()
-    }
-
-    /// Waits until all sessions are live and gives the seconds since `since_us`.
-    fn wait_live(&self, n: usize, since_us: u64) -> Result<f64> {
-        let ended = self.ended();
-        while self.live() < n {
-            let waited = now_us() - since_us;
-            let failed = self.ended() - ended;
-            ensure!(
-                waited < PATIENCE.as_micros() as u64 && failed * 20 < n.max(20),
-                "{} of {n} sessions are live, {failed} failed: {:?}",
-                self.live(),
-                self.tally().ends
-            );
-            sleep(Duration::from_millis(2));
-        }
-        Ok((now_us() - since_us) as f64 / 1e6)
-    }
-
-    fn tally(&self) -> Tally {
-        let (sender, receiver) = sync_channel(64);
-        self.tell(|| Command::Report(sender.clone()));
-        drop(sender);
-        let mut sum = Tally::default();
-        receiver.iter().for_each(|one: Tally| sum.add(&one));
-        sum
-    }
-
-    fn behind(&self) -> Behind {
-        let (sender, receiver) = sync_channel(64);
-        self.tell(|| Command::Behind(sender.clone()));
-        drop(sender);
-        receiver.iter().fold(Behind::default(), |sum, one| Behind {
-            topics: sum.topics + one.topics,
-            versions: sum.versions + one.versions,
-            in_window: sum.in_window + one.in_window,
-            owed_in_window: sum.owed_in_window + one.owed_in_window,
-        })
-    }
-
-    fn stop(self) -> Result<()> {
-        self.tell(|| Command::Stop);
-        for thread in self.threads {
-            thread.handle.join().map_err(|_| anyhow::anyhow!("a load-generating thread panicked"))??;
-        }
-        Ok(())
-    }
-}
 
 /// CPU use of everything at one moment.
 struct Reading {
@@ -177,7 +72,7 @@ pub fn run(scenario: &Scenario, options: &Options<'_>) -> Result<Outcome> {
     }
     let mut memory = Memory { empty: rig.rss_kib(), ..Memory::default() };
 
-    let crowd = Crowd::start(scenario, &watch, &rig, options.threads);
+    let crowd = Crowd::start(scenario.dialect, &rig.entrances, &watch, None, options.threads);
     let begun_us = now_us();
     let cap = scenario.in_flight.div_ceil(options.threads);
     crowd.tell(|| Command::Connect(cap));

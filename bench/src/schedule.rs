@@ -14,6 +14,8 @@ pub enum Arrival {
     Uniform,
     /// The whole market at one moment, as often as the rate asks for.
     Burst,
+    /// Each instrument at equal intervals, each at its own phase, like the words of many answers.
+    Regular,
 }
 
 /// One publication.
@@ -74,7 +76,21 @@ impl Schedule {
                     at += gap_us;
                 }
             }
-            Arrival::Uniform | Arrival::Burst => {}
+            Arrival::Regular if rate > 0.0 => {
+                let per_round: u32 = watch.watchers.iter().sum();
+                let gap_us = 1e6 * f64::from(per_round) / rate;
+                let mut all: Vec<(u64, u16)> = Vec::new();
+                for instrument in 0..n_instruments as u16 {
+                    let mut at = gap_us * rng.f64();
+                    while at < length_us as f64 {
+                        all.push((at as u64, instrument));
+                        at += gap_us;
+                    }
+                }
+                all.sort_unstable();
+                all.into_iter().for_each(|(at, instrument)| push(at, instrument));
+            }
+            Arrival::Uniform | Arrival::Burst | Arrival::Regular => {}
         }
         Self { publications, times }
     }
@@ -99,7 +115,7 @@ mod tests {
     #[test]
     fn both_arrivals_offer_the_rate() {
         let watch = Watch::new(Interest::Uniform, 1_000, 20, 1_000, 1);
-        for arrival in [Arrival::Uniform, Arrival::Burst] {
+        for arrival in [Arrival::Uniform, Arrival::Burst, Arrival::Regular] {
             let schedule = Schedule::new(&watch, arrival, 100_000.0, 10.0, 7);
             let owed = |p: &Publication| watch.watchers[usize::from(p.instrument)];
             let owed: u32 = schedule.publications.iter().map(owed).sum();

@@ -100,6 +100,12 @@ pub struct Tally {
     pub handshake: Latency,
     /// TCP connect to the last first price.
     pub first_price: Latency,
+    /// TCP connect to the last token of a stream.
+    pub completion: Latency,
+    /// Connections that came to their planned end.
+    pub completed: u64,
+    /// Bytes sent.
+    pub sent_bytes: u64,
     /// Reads that gave data.
     pub reads: u64,
     /// Bytes read.
@@ -124,6 +130,8 @@ impl Tally {
             (&mut self.strangers, other.strangers),
             (&mut self.fresh_in_window, other.fresh_in_window),
             (&mut self.conflated_in_window, other.conflated_in_window),
+            (&mut self.completed, other.completed),
+            (&mut self.sent_bytes, other.sent_bytes),
             (&mut self.reads, other.reads),
             (&mut self.bytes, other.bytes),
             (&mut self.pings, other.pings),
@@ -139,6 +147,7 @@ impl Tally {
             (&mut self.stage_deliver, &other.stage_deliver),
             (&mut self.handshake, &other.handshake),
             (&mut self.first_price, &other.first_price),
+            (&mut self.completion, &other.completion),
         ] {
             mine.add(theirs);
         }

@@ -104,6 +104,10 @@ pub struct Session {
     pub slow: bool,
     /// Bytes that wait for the rest of a frame or line.
     pub tail: Vec<u8>,
+    /// Live events since the connection was begun.
+    pub received: u32,
+    /// Connections that came to their planned end.
+    pub rounds: u32,
     body: Vec<u8>,
     chunks: Option<Dechunker>,
     n_unpriced: usize,
@@ -125,6 +129,7 @@ impl Session {
         self.body = Vec::new();
         self.chunks = None;
         self.n_unpriced = self.topics.len();
+        self.received = 0;
     }
 
     /// Takes bytes in and gives how many of them are done with.
@@ -290,6 +295,7 @@ impl Session {
             return;
         }
         cx.tally.delivered += 1;
+        self.received += 1;
         if event.seq <= last {
             cx.tally.duplicates += u64::from(event.seq == last);
             cx.tally.backwards += u64::from(event.seq < last);

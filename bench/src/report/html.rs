@@ -141,6 +141,7 @@ fn scenarios(out: &mut String, summaries: &[Summary]) {
             _ if s.rate == 0.0 => "idle",
             Arrival::Uniform => "uniform",
             Arrival::Burst => "bursts",
+            Arrival::Regular => "regular",
         };
         let _ = write!(out, "<tr><td>{}<td>{}<td>{arrival}", s.name, summary.valid_runs);
         for (_, figure) in COLUMNS {
