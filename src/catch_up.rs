@@ -73,7 +73,7 @@ pub enum Reason {
 /// A read under way: what was asked, why, and in which epoch of its stream.
 #[derive(Debug)]
 pub struct Read {
-    asked: HashMap<InstrumentId, (Reason, u32)>,
+    asked: IndexMap<InstrumentId, (Reason, u32)>,
 }
 
 impl Read {
@@ -118,8 +118,8 @@ impl CatchUp {
         self.want(ids, Reason::Joined);
     }
 
-    /// Asks for the stored quotes of instruments whose stream was broken and is subscribed again.
-    /// Sessions are told that they are live when the key was read.
+    /// Asks for the stored quotes of instruments whose stream was broken and is subscribed again. Their keys
+    /// are looked at more than once.
     pub fn restored(&self, ids: Vec<InstrumentId>) {
         self.want(ids, Reason::Restored);
     }
@@ -231,9 +231,6 @@ impl CatchUp {
                     self.fanout.offer(*quote, now);
                 }
                 Stored::Absent | Stored::Unusable => {}
-            }
-            if reason == Reason::Restored {
-                self.fanout.announce_live(id);
             }
             self.fanout.read_done(id, epoch);
         }

@@ -17,10 +17,9 @@ use crate::instrument::InstrumentId;
 use crate::protocol::event::EncodedQuote;
 use crate::quote::{Origin, Quote, Verdict};
 use inbox::Inbox;
+use indexmap::IndexMap;
+use indexmap::map::Entry as Slot;
 use stages::Stages;
-use std::collections::HashMap;
-use std::collections::hash_map::Entry as Slot;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Locks over the instruments. Feeds of several shards and joining lanes rarely meet in one of them;
@@ -79,7 +78,7 @@ struct Entry {
     complete: bool,
     /// Counts accepted quotes, so that a lane can tell a late word of an earlier interest from news.
     serial: u64,
-    /// Rises whenever the stream breaks, so that a read begun before can't complete after.
+    /// Rises whenever the stream breaks or comes back, so that a read begun before can't complete after.
     epoch: u32,
     stale_since_ms: Option<i64>,
 }
@@ -97,10 +96,12 @@ impl Entry {
     }
 }
 
+/// Iterated in an order that doesn't change from run to run, so that a simulation can be repeated.
+type Table = IndexMap<InstrumentId, Entry>;
+
 /// The table of instruments and the way to the lanes.
 pub struct Fanout {
-    stripes: Box<[Mutex<HashMap<InstrumentId, Entry>>]>,
-    hasher: RandomState,
+    stripes: Box<[Mutex<Table>]>,
     lanes: Box<[Arc<Inbox>]>,
     feed: Arc<dyn QuoteFeed>,
     max_per_stripe: usize,
@@ -113,7 +114,6 @@ impl Fanout {
         assert!(lanes.len() <= MAX_LANES, "at most {MAX_LANES} lanes");
         Self {
             stripes: (0..STRIPES).map(|_| Mutex::default()).collect(),
-            hasher: RandomState::new(),
             lanes: lanes.into(),
             feed,
             max_per_stripe: max_instruments.div_ceil(STRIPES),
@@ -121,10 +121,11 @@ impl Fanout {
         }
     }
 
-    fn stripe(&self, id: InstrumentId) -> MutexGuard<'_, HashMap<InstrumentId, Entry>> {
-        let at = self.hasher.hash_one(id) as usize % STRIPES;
+    fn stripe(&self, id: InstrumentId) -> MutexGuard<'_, Table> {
+        // Fibonacci hashing: neighbouring ids go to different stripes.
+        let at = (id.get() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - STRIPES.ilog2());
         // A panic inside the lock would leave an entry that is merely older; carrying on is right.
-        self.stripes[at].lock().unwrap_or_else(PoisonError::into_inner)
+        self.stripes[at as usize].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn fresh_entry(&self, id: InstrumentId, now: Now) -> Entry {
@@ -184,10 +185,11 @@ impl Fanout {
         let Some(entry) = stripe.get_mut(&id) else { return };
         let had = entry.lanes;
         entry.lanes &= !(1 << lane);
+        self.lanes[lane].forget(id);
         if entry.lanes == 0 && had != 0 {
             self.feed.unwanted(id);
             if entry.latest.is_none() {
-                stripe.remove(&id);
+                stripe.swap_remove(&id);
             }
         }
     }
@@ -203,15 +205,20 @@ impl Fanout {
         self.stripe(id).get(&id).filter(|entry| entry.lanes != 0).map(|entry| entry.epoch)
     }
 
-    /// The instrument's key was read, and what it held was offered. Lanes are told that no more is to
-    /// be waited for; the memory is complete from here on if the stream is whole and didn't break
-    /// since `epoch` was asked.
+    /// The instrument's key was read, and what it held was offered. Lanes are told that no more is to be
+    /// waited for. If the stream is whole and neither broke nor came back since `epoch` was asked, memory is
+    /// complete from here on, and sessions that were told that it is stale are told that it is live.
     pub fn read_done(&self, id: InstrumentId, epoch: u32) {
         let mut stripe = self.stripe(id);
         let Some(entry) = stripe.get_mut(&id) else { return };
-        entry.complete |= entry.epoch == epoch && entry.stale_since_ms.is_none();
         for lane in entry.lanes() {
             self.lanes[lane].read_done(id);
+        }
+        if entry.epoch == epoch && self.feed.is_live(id) {
+            entry.complete = true;
+            if entry.stale_since_ms.take().is_some() {
+                self.tell_status(id, entry);
+            }
         }
     }
 
@@ -250,12 +257,13 @@ impl Fanout {
     }
 
     /// The stream of the instruments that `covers` names is subscribed again. Gives those that are
-    /// wanted: their keys are to be read, and then [`Fanout::read_done`] and
-    /// [`Fanout::announce_live`] called.
+    /// wanted: their keys are to be read, and then [`Fanout::read_done`] called.
     pub fn stream_restored(&self, covers: &dyn Fn(InstrumentId) -> bool) -> Vec<InstrumentId> {
         let mut wanted = Vec::new();
         self.for_each(covers, |id, entry| {
             entry.complete = false;
+            // A read that was begun before this moment may have missed what came before it.
+            entry.epoch = entry.epoch.wrapping_add(1);
             if entry.lanes != 0 {
                 wanted.push(id);
             } else {
@@ -263,15 +271,6 @@ impl Fanout {
             }
         });
         wanted
-    }
-
-    /// Tells the sessions of an instrument that its quotes are live again, if its stream is.
-    pub fn announce_live(&self, id: InstrumentId) {
-        let mut stripe = self.stripe(id);
-        let Some(entry) = stripe.get_mut(&id) else { return };
-        if self.feed.is_live(id) && entry.stale_since_ms.take().is_some() {
-            self.tell_status(id, entry);
-        }
     }
 
     /// Every instrument that some lane wants.

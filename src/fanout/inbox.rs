@@ -84,6 +84,14 @@ impl Inbox {
         self.wake_unless_woken(batch);
     }
 
+    /// The lane no longer wants the instrument. A word that waits must not reach who may come to want it.
+    pub fn forget(&self, id: InstrumentId) {
+        let mut batch = self.batch();
+        batch.quotes.shift_remove(&id);
+        batch.read_done.shift_remove(&id);
+        batch.statuses.shift_remove(&id);
+    }
+
     /// Exchanges what waits for `empty`, which must be empty.
     pub fn take(&self, empty: &mut Batch) {
         debug_assert!(empty.is_empty());

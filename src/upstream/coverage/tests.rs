@@ -46,10 +46,15 @@ impl Bench {
         self.coverage.gained(&node("a:1"), 1, &CHANNELS);
         self.resynced();
         for each in [2, 3] {
-            self.fanout.announce_live(id(each));
+            self.was_read(id(each));
         }
         self.statuses();
         self
+    }
+
+    fn was_read(&self, id: InstrumentId) {
+        let epoch = self.fanout.epoch(id).expect("it is wanted");
+        self.fanout.read_done(id, epoch);
     }
 
     fn resynced(&self) -> Vec<InstrumentId> {
@@ -112,7 +117,7 @@ fn a_channel_that_moves_is_lost_until_its_new_node_has_it() {
     assert!(bench.resynced().is_empty(), "the old node has no say");
     bench.coverage.gained(&node("b:1"), 2, &[Channel::Partition(1)]);
     assert_eq!(bench.resynced(), [id(3)]);
-    bench.fanout.announce_live(id(3));
+    bench.was_read(id(3));
     assert_eq!(bench.statuses(), [(id(3), None)]);
     bench.coverage.assign(&CHANNELS.map(|channel| (channel, None)), at(6));
     assert_eq!(bench.coverage.n_missing(Duration::ZERO, at(6)), 3);
