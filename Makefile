@@ -25,6 +25,7 @@ it:
 
 setup:
 	tests/setup.sh
+	tests/deploy/setup.sh
 
 # Every scenario five times, and the page made from them; hours on two cores.
 bench: bench-build
@@ -42,3 +43,9 @@ bench-build:
 	cd bench && cargo build --locked --release
 
 .PHONY: bench bench-quick bench-build
+
+# The images built and the whole stack run for real, on a Docker Engine; skipped where none answers.
+test-compose:
+	tests/compose/run.sh
+
+.PHONY: test-compose

@@ -14,6 +14,7 @@ needed=(
     ip:iproute2
     prlimit:util-linux
     openssl:openssl
+    promtool:prometheus
     node:nodejs
     esbuild:esbuild
     tsc:node-typescript
@@ -32,7 +33,7 @@ if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
         echo "The tests need programs that are not installed. On Debian or Ubuntu:"
         echo "    sudo apt-get install --no-install-recommends ${missing[*]}"
         echo "Elsewhere, the packages with: redis-server, redis-cli, chromium, nginx, caddy, iptables, ip,"
-        echo "prlimit, openssl, node (20 or later), esbuild, tsc, and React in /usr/share/nodejs. Then run this again."
+        echo "prlimit, openssl, promtool, node (20 or later), esbuild, tsc, and React in /usr/share/nodejs. Then run this again."
     } >&2
     exit 1
 fi
