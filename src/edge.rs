@@ -41,6 +41,7 @@ use crate::session::Authenticator;
 use crate::session::tickets::Tickets;
 use accept::{Acceptor, Kind};
 use address::TrustedProxies;
+use auth::Verifier;
 use axum::Router;
 use bucket::Bucket;
 use connection::{Admit, Connections, Deadlines};
@@ -73,8 +74,8 @@ const LAST_BREATH: Duration = Duration::from_secs(1);
 pub struct Services {
     /// Takes admitted sessions to the lanes.
     pub admit: Admit,
-    /// Judges tokens.
-    pub authenticator: Arc<dyn Authenticator>,
+    /// Judges tokens; its keys are kept fresh while the edge serves.
+    pub authenticator: Arc<Verifier>,
     /// Keeps tickets.
     pub tickets: Arc<dyn Tickets>,
     /// Reads current prices.
@@ -162,7 +163,7 @@ impl Edge {
             origins,
             proxies,
             places: Arc::clone(&places),
-            authenticator,
+            authenticator: Arc::clone(&authenticator) as Arc<dyn Authenticator>,
             tickets,
             catch_up,
             reads: Semaphore::new(prices::MAX_READS),
@@ -190,6 +191,7 @@ impl Edge {
             Acceptor::new(listener, kind, connections, options, max_unadmitted, tasks, metrics)
         };
         let public_connections = connections(router::public(entrance, config.demo.page), &draining);
+        let health = health.with_lack(Arc::clone(&authenticator));
         let admin_connections = connections(ops::admin(health, Arc::clone(&metrics)), &stopped);
         let kind = Kind::Public { accepts, budget, places };
         let public = acceptor(public, kind, public_connections, MAX_UNADMITTED);
@@ -198,7 +200,10 @@ impl Edge {
         let loops = async {
             tokio::try_join!(tasks.spawn(public.run(draining)), tasks.spawn(admin.run(stopped.clone())))
         };
-        loops.await.map_err(io::Error::other)?;
+        tokio::select! {
+            ended = loops => ended.map(drop).map_err(io::Error::other)?,
+            () = authenticator.keep_keys() => {}
+        }
         stopped.cancelled().await;
         tasks.close();
         // Connections end on the token; one that doesn't ends with the process.

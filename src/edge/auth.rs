@@ -11,6 +11,8 @@
 pub mod keys;
 
 mod claims;
+mod fetched;
+mod jwks;
 
 use crate::clock::Now;
 use crate::config::Jwt;
@@ -19,18 +21,23 @@ use crate::session::{AuthFailure, Authenticator, Principal};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use claims::Rules;
+use fetched::Fetched;
 use jsonwebtoken::Algorithm;
+use jwks::{KeySet, Pace};
 use keys::{Key, KeyError};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 /// Longest token. Real ones have a few hundred characters, some identity providers' a few thousand.
 pub const MAX_TOKEN_BYTES: usize = 8 * 1024;
 
 /// Verifies tokens by the configured keys and rules.
 pub struct Verifier {
-    keys: Vec<Key>,
+    configured: Vec<Key>,
+    /// Keys from the network come and go; whoever judges a token takes what there is.
+    fetched: RwLock<Fetched>,
+    key_set: Option<KeySet>,
     rules: Rules,
     metrics: Arc<Metrics>,
 }
@@ -51,8 +58,41 @@ impl Verifier {
     pub fn new(jwt: &Jwt, metrics: Arc<Metrics>) -> Result<Self, KeyError> {
         let secret = jwt.secret.iter().map(Key::from_secret);
         let public = jwt.public_keys.iter().map(|path| Key::from_pem_file(path));
-        let keys = secret.chain(public).collect::<Result<_, _>>()?;
-        Ok(Self { keys, rules: Rules::new(jwt), metrics })
+        let configured = secret.chain(public).collect::<Result<_, _>>()?;
+        let key_set = jwt.jwks_url.iter().map(|url| KeySet::new(url, Pace::USUAL).ok_or(KeyError::Url));
+        let key_set = key_set.collect::<Result<Vec<_>, _>>()?.pop();
+        Ok(Self { configured, fetched: RwLock::default(), key_set, rules: Rules::new(jwt), metrics })
+    }
+
+    /// Keeps the keys of the configured key set fresh, until dropped.
+    ///
+    /// # Cancel safety
+    /// A fetch under way is given up; the keys stay as they are.
+    pub async fn keep_keys(&self) {
+        let Some(key_set) = &self.key_set else { return std::future::pending().await };
+        key_set
+            .keep_fetching(|fetched| match fetched {
+                Ok(set) => {
+                    let keys = self.fetched().followed_by(&set, Now::read().mono);
+                    self.metrics.edge.keys_fetched(keys.n_keys());
+                    *self.fetched.write().unwrap_or_else(PoisonError::into_inner) = keys;
+                }
+                Err(error) => {
+                    self.metrics.edge.keys_not_fetched();
+                    tracing::warn!(%error, "can't fetch the key set of auth.jwt.jwks_url");
+                }
+            })
+            .await
+    }
+
+    /// Why no token can be judged at the moment, if so.
+    pub fn lack(&self) -> Option<&'static str> {
+        let lacking = self.key_set.is_some() && self.configured.is_empty() && self.fetched().is_empty();
+        lacking.then_some("no key could be fetched from auth.jwt.jwks_url")
+    }
+
+    fn fetched(&self) -> Fetched {
+        self.fetched.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn judge(&self, token: &str, now: Now) -> Result<Principal, AuthFailure> {
@@ -63,14 +103,32 @@ impl Verifier {
             return Err(AuthFailure::Malformed);
         }
         let algorithm: Algorithm = header.alg.parse().map_err(|_| AuthFailure::Algorithm)?;
-        let mut fitting = self.keys.iter().filter(|key| key.allows(algorithm)).peekable();
-        fitting.peek().ok_or(AuthFailure::Algorithm)?;
-        let mut fitting = fitting.filter(|key| key.is_meant_by(header.kid.as_deref())).peekable();
-        fitting.peek().ok_or(AuthFailure::UnknownKey)?;
-        if !fitting.any(|key| key.verifies(message, signature, algorithm)) {
+        let fetched = self.fetched();
+        let all = self.configured.iter().chain(fetched.keys());
+        let mut allowing = all.filter(|key| key.allows(algorithm)).peekable();
+        if allowing.peek().is_none() {
+            return Err(self.without_key(&fetched, AuthFailure::Algorithm));
+        }
+        let mut meant = allowing.filter(|key| key.is_meant_by(header.kid.as_deref())).peekable();
+        if meant.peek().is_none() {
+            return Err(self.without_key(&fetched, AuthFailure::UnknownKey));
+        }
+        if !meant.any(|key| key.verifies(message, signature, algorithm)) {
             return Err(AuthFailure::Signature);
         }
         self.rules.judge(decode_json(payload)?, now)
+    }
+
+    /// The failure of a token that no key may judge. Another key may be on its way.
+    fn without_key(&self, fetched: &Fetched, failure: AuthFailure) -> AuthFailure {
+        match &self.key_set {
+            Some(_) if fetched.is_empty() => AuthFailure::UnknownKey,
+            Some(key_set) => {
+                key_set.want();
+                failure
+            }
+            None => failure,
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 //! whether this replica should get sessions, and fails at once. The `/actuator` paths say the same as `/readyz`
 //! and `/metrics` to those who watched the predecessor.
 
+use super::auth::Verifier;
 use super::router::counted;
 use crate::metrics::Metrics;
 use crate::metrics::edge::Route;
@@ -25,6 +26,15 @@ pub struct Health {
     pub stalled: Reasons,
     /// Why this replica should get no sessions.
     pub unready: Reasons,
+}
+
+impl Health {
+    /// The same, and unready while no token can be judged.
+    pub(super) fn with_lack(self, verifier: Arc<Verifier>) -> Self {
+        let Self { stalled, unready } = self;
+        let unready = move || unready().into_iter().chain(verifier.lack().map(str::to_owned)).collect();
+        Self { stalled, unready: Arc::new(unready) }
+    }
 }
 
 /// The admin paths.

@@ -145,6 +145,16 @@ labels! {
 }
 
 labels! {
+    /// How a fetch of the key set ended.
+    KeyFetch {
+        /// With keys.
+        Ok => "ok",
+        /// With an error.
+        Failed => "failed",
+    }
+}
+
+labels! {
     /// What became of a ticket.
     TicketUse {
         /// Given out.
@@ -190,6 +200,8 @@ pub struct EdgeMetrics {
     /// Tickets.
     pub tickets: Counters<TicketUse>,
     auth_failures: Vec<Counter>,
+    key_fetches: Counters<KeyFetch>,
+    keys_fetched: Gauge,
     requests: Vec<Counters<StatusClass>>,
 }
 
@@ -231,6 +243,13 @@ impl EdgeMetrics {
             ),
             tickets: Counters::register(registry, "tickets_total", "Tickets by what became of them.", "use"),
             auth_failures: auth_failures.collect(),
+            key_fetches: Counters::register(
+                registry,
+                "auth_key_fetches_total",
+                "Fetches of the key set by outcome.",
+                "outcome",
+            ),
+            keys_fetched: registry.gauge("auth_fetched_keys", "Keys from the key set that are good.", &[]),
             requests: requests.collect(),
         }
     }
@@ -238,6 +257,17 @@ impl EdgeMetrics {
     /// Counts a token that proved nothing.
     pub fn auth_failed(&self, failure: AuthFailure) {
         self.auth_failures[failure as usize].increment(1);
+    }
+
+    /// Counts a fetch of the key set, after which `n_keys` are good.
+    pub fn keys_fetched(&self, n_keys: usize) {
+        self.key_fetches.count(KeyFetch::Ok);
+        self.keys_fetched.set(n_keys as f64);
+    }
+
+    /// Counts a fetch of the key set that failed.
+    pub fn keys_not_fetched(&self) {
+        self.key_fetches.count(KeyFetch::Failed);
     }
 
     /// Counts an answered request.

@@ -1,6 +1,9 @@
 //! The keys that tokens are verified with, each with the algorithms of its own kind.
 
 use crate::config::Secret;
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, PublicKeyUse};
 use jsonwebtoken::{Algorithm, DecodingKey};
 use std::path::Path;
 
@@ -9,6 +12,12 @@ const HMAC: &[Algorithm] = &[Algorithm::HS256, Algorithm::HS384, Algorithm::HS51
 
 /// Algorithms of an RSA key.
 const RSA: &[Algorithm] = &[Algorithm::RS256, Algorithm::RS384, Algorithm::RS512];
+
+/// The algorithm of an Ed25519 key.
+const EDDSA: &[Algorithm] = &[Algorithm::EdDSA];
+
+/// Shortest RSA modulus in a fetched set, in bytes: 2,048 bits, the least that RFC 7518 allows.
+const MIN_RSA_MODULUS: usize = 256;
 
 /// Length of an uncompressed point on the curve P-256; a key on another curve has another.
 const P256_POINT: usize = 65;
@@ -33,6 +42,9 @@ pub enum KeyError {
         /// What the system says.
         source: std::io::Error,
     },
+    /// The key set's URL can't be used.
+    #[error("the key set's URL is neither https nor http")]
+    Url,
     /// The file holds no key of a kind that we know.
     #[error("{path} holds no public key (PEM) for RS256/384/512, ES256/384 or EdDSA")]
     Unusable {
@@ -82,9 +94,37 @@ impl Key {
             (curve(key.as_bytes())?, key)
         } else {
             let key = DecodingKey::from_ed_pem(pem).ok()?;
-            ((key.as_bytes().len() == ED25519_KEY).then_some(&[Algorithm::EdDSA])?.as_slice(), key)
+            ((key.as_bytes().len() == ED25519_KEY).then_some(EDDSA)?, key)
         };
         Some(Self { id: None, algorithms, decoding })
+    }
+
+    /// The key of a JSON Web Key, if it is a public one for signatures. A symmetric key is none: whoever could
+    /// read the set could sign.
+    pub fn from_jwk(value: &serde_json::Value) -> Option<Self> {
+        let jwk: Jwk = serde_json::from_value(value.clone()).ok()?;
+        let mut algorithms = match &jwk.algorithm {
+            AlgorithmParameters::RSA(rsa) => {
+                let modulus = URL_SAFE_NO_PAD.decode(&rsa.n).ok()?;
+                (modulus.len() >= MIN_RSA_MODULUS).then_some(RSA)?
+            }
+            AlgorithmParameters::EllipticCurve(_) => curve(DecodingKey::from_jwk(&jwk).ok()?.as_bytes())?,
+            AlgorithmParameters::OctetKeyPair(pair) => {
+                let length = URL_SAFE_NO_PAD.decode(&pair.x).ok()?.len();
+                (pair.curve == EllipticCurve::Ed25519 && length == ED25519_KEY).then_some(EDDSA)?
+            }
+            AlgorithmParameters::OctetKey(_) => return None,
+        };
+        if jwk.common.public_key_use.as_ref().is_some_and(|usage| *usage != PublicKeyUse::Signature) {
+            return None;
+        }
+        if let Some(alg) = value.get("alg") {
+            let only =
+                algorithms.iter().find(|own| alg.as_str().and_then(|a| a.parse().ok()) == Some(**own))?;
+            algorithms = std::slice::from_ref(only);
+        }
+        let decoding = DecodingKey::from_jwk(&jwk).ok()?;
+        Some(Self { id: jwk.common.key_id, algorithms, decoding })
     }
 
     /// Whether the key is of the algorithm's kind.
