@@ -2,6 +2,7 @@
 
 mod cluster_faults;
 mod listener;
+mod modes;
 mod server_faults;
 mod stream;
 mod traffic;
