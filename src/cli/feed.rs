@@ -8,16 +8,11 @@ pub mod source;
 mod tally;
 
 use super::Failure;
-use super::redis::RedisArgs;
+use super::redis::{RedisArgs, Servers};
 use crate::config::{self, ChannelLayout};
-use crate::metrics::Metrics;
 use crate::shutdown::Requests;
-use crate::upstream::commands::Commands;
-use crate::upstream::connection::Connector;
 use crate::upstream::publish::Publisher;
 use crate::upstream::publish::statement::Statement;
-use crate::upstream::slots::NodeAddr;
-use crate::upstream::topology::Topology;
 use flow::Flow;
 use schedule::{Rate, Schedule};
 use source::{RandomWalk, Replay};
@@ -114,7 +109,9 @@ impl Args {
 pub async fn run(args: Args) -> Result<(), Failure> {
     let (redis, source) = (args.config()?, args.source()?);
     let numbered = redis.channel.layout == ChannelLayout::Partitioned;
-    let publisher = publisher(&redis)?;
+    let servers = Servers::find(&redis).await?;
+    let (commands, connector) = (Arc::clone(&servers.commands), Arc::clone(&servers.connector));
+    let publisher = Publisher::new(commands, connector, &redis, usize::MAX);
     let stop = CancellationToken::new();
     let requests = Requests::from_signals()
         .map_err(|error| Failure::Failed(format!("no handler of signals can be installed ({error})")))?;
@@ -149,17 +146,6 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         ))),
         _ => Ok(()),
     }
-}
-
-fn publisher(redis: &config::Redis) -> Result<Publisher, Failure> {
-    let metrics = Arc::new(Metrics::new("tickbridge"));
-    let connector = Arc::new(Connector::new(redis));
-    let nodes: Vec<_> = redis.nodes.iter().filter_map(|node| NodeAddr::parse(node)).collect();
-    let first =
-        nodes.first().ok_or_else(|| Failure::Misused("no server is given; give --redis URL".into()))?;
-    let topology = Arc::new(Topology::single(first.clone()));
-    let commands = Arc::new(Commands::new(Arc::clone(&connector), topology, redis, metrics));
-    Ok(Publisher::new(commands, connector, redis, usize::MAX))
 }
 
 /// What this process has used so far.

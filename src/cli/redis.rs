@@ -1,11 +1,68 @@
 //! The servers that a command talks to: given by URL, or as configured.
+//!
+//! Not here: the gateway's own servers (`app`).
 
 use super::{ConfigArgs, Failure};
 use crate::config::load::Purpose;
 use crate::config::{self, RedisMode, Secret};
+use crate::metrics::Metrics;
+use crate::upstream::commands::Commands;
+use crate::upstream::connection::Connector;
+use crate::upstream::readiness::Readiness;
+use crate::upstream::topology::Topology;
+use crate::upstream::topology::poll::Poller;
 use percent_encoding::percent_decode_str;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::timeout;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
 use url::Url;
+
+/// How long a command looks for the primaries. An election takes a few seconds.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// The way to the servers, for as long as it is kept.
+pub struct Servers {
+    /// Connections.
+    pub connector: Arc<Connector>,
+    /// Commands.
+    pub commands: Arc<Commands>,
+    _polling: DropGuard,
+}
+
+impl Servers {
+    /// Finds out who the primaries are.
+    ///
+    /// # Errors
+    /// Nobody says so.
+    pub async fn find(redis: &config::Redis) -> Result<Self, Failure> {
+        let metrics = Arc::new(Metrics::new("tickbridge"));
+        let readiness = Arc::new(Readiness::new(metrics.upstream.not_ready()));
+        let connector = Arc::new(Connector::new(redis));
+        let topology = Arc::new(Topology::of_config(redis));
+        let mut table = topology.changes();
+        let poller = Poller {
+            topology: Arc::clone(&topology),
+            connector: Arc::clone(&connector),
+            readiness: Arc::clone(&readiness),
+            metrics: Arc::clone(&metrics),
+        };
+        let stop = CancellationToken::new();
+        TaskTracker::new().spawn(poller.run(stop.clone()));
+        if timeout(LOOK, table.wait_for(|table| table.n_unowned() == 0)).await.is_err() {
+            let why: Vec<_> = readiness.reasons().into_iter().map(|(_, why)| why).collect();
+            let nodes = redis.nodes.join(", ");
+            let why = if why.is_empty() { "slots have no owner".to_owned() } else { why.join("; ") };
+            return Err(Failure::Failed(format!(
+                "no primaries can be found by {nodes} ({why}); check --redis"
+            )));
+        }
+        let commands = Arc::new(Commands::new(Arc::clone(&connector), topology, redis, metrics));
+        Ok(Self { connector, commands, _polling: stop.drop_guard() })
+    }
+}
 
 /// Where Redis is.
 #[derive(clap::Args, Clone, Debug, Default)]
