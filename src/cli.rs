@@ -11,6 +11,7 @@ pub mod check_config;
 pub mod demo;
 pub mod feed;
 pub mod health;
+pub mod migrate;
 pub mod pace;
 pub mod print_config;
 pub mod redis;
@@ -54,6 +55,7 @@ enum Command {
     Token(token::Args),
     Health(health::Args),
     Feed(feed::Args),
+    Migrate(migrate::Args),
 }
 
 /// Where configuration comes from besides the environment.
@@ -122,6 +124,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Token(args) => token::run(&args),
         Command::Health(args) => block_on(health::run(args)),
         Command::Feed(args) => block_on(feed::run(args)),
+        Command::Migrate(args) => block_on(migrate::run(args)),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -15,6 +15,7 @@ pub mod lanes;
 pub mod process;
 pub mod snapshots;
 pub mod upstream;
+pub mod watchers;
 
 use crate::fanout::Fanout;
 use crate::lane::Lanes;
@@ -46,6 +47,8 @@ pub struct Metrics {
     pub snapshots: snapshots::SnapshotMetrics,
     /// The Redis side.
     pub upstream: upstream::UpstreamMetrics,
+    /// The watcher registry.
+    pub watchers: watchers::WatcherMetrics,
     handle: PrometheusHandle,
     recorder: PrometheusRecorder,
     prefix: String,
@@ -77,6 +80,7 @@ impl Metrics {
             process: process::ProcessMetrics::register(&registry),
             snapshots: snapshots::SnapshotMetrics::register(&registry),
             upstream: upstream::UpstreamMetrics::register(&registry),
+            watchers: watchers::WatcherMetrics::register(&registry),
             handle: recorder.handle(),
             recorder,
             prefix: prefix.to_owned(),

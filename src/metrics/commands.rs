@@ -7,6 +7,8 @@ use metrics::Counter;
 /// Counted by `upstream::commands` and what sends commands through it.
 pub struct CommandMetrics {
     failures: [Counter; Kind::ALL.len()],
+    /// Round trips: pipelines that were sent to a node.
+    pub pipelines: Counter,
     /// MOVED answers that were followed.
     pub moved: Counter,
     /// ASK answers that were followed.
@@ -23,6 +25,11 @@ impl CommandMetrics {
                 let labels = [("reason", kind.text())];
                 registry.counter("redis_commands_failed_total", "Commands that failed for good.", &labels)
             }),
+            pipelines: registry.counter(
+                "redis_pipelines_total",
+                "Pipelines of commands sent to a node.",
+                &[],
+            ),
             moved: registry.counter("redis_redirects_total", REDIRECTS, &[("kind", "moved")]),
             asked: registry.counter("redis_redirects_total", REDIRECTS, &[("kind", "ask")]),
             quiet_retries: registry.counter(

@@ -225,6 +225,7 @@ impl Commands {
             let mut lease = self.lease(&node).await?;
             for chunk in pending.chunks(MAX_PIPELINE) {
                 let pipeline = pipeline(commands, chunk);
+                self.metrics.commands.pipelines.increment(1);
                 let mut sent = send(&pipeline, &mut lease).await;
                 if lease.is_used() && sent.as_ref().is_err_and(RedisError::is_connection_dropped) {
                     self.metrics.commands.quiet_retries.increment(1);

@@ -313,7 +313,7 @@ impl QuotePublisher for Publisher {
                 match payload::live(text.clone(), self.max_payload_bytes, now.unix_us) {
                     Ok(quote) => {
                         text::complete(&mut text, &quote, now.unix_ms());
-                        batch.push(quote.id, now.unix_ms(), |out| out.append(&mut text));
+                        batch.push(quote.id, now.unix_ms(), quote.version, |out| out.append(&mut text));
                         places.push(at);
                     }
                     Err(reason) => published[at] = Published::Unusable(reason.label()),

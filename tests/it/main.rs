@@ -19,3 +19,4 @@ mod simulation;
 mod support;
 mod tidy;
 mod upstream;
+mod watchers;

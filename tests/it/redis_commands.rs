@@ -34,7 +34,7 @@ impl Client {
         Self::with(address, &config::Redis { command_timeout: TIMEOUT, ..Default::default() })
     }
 
-    fn with(address: &str, config: &config::Redis) -> Self {
+    pub fn with(address: &str, config: &config::Redis) -> Self {
         let topology = Arc::new(Topology::single(NodeAddr::parse(address).unwrap()));
         let metrics = Arc::new(Metrics::new("tickbridge"));
         let connector = Arc::new(Connector::new(config));

@@ -11,7 +11,8 @@ use super::schedule::Schedule;
 use super::tally::Tally;
 use crate::clock::Now;
 use crate::instrument::InstrumentId;
-use crate::upstream::publish::batch::{Batch, Outcome};
+use crate::quote::Version;
+use crate::upstream::publish::batch::{Batch, Entry, Outcome};
 use crate::upstream::publish::statement::{Stamp, Statement};
 use crate::upstream::publish::{InFlight, Publisher};
 use std::cell::{Cell, RefCell};
@@ -51,7 +52,14 @@ pub struct Flow<'a> {
 /// A quote that is not published yet, though it was tried.
 struct Lost {
     ms: i64,
+    version: Version,
     json: Vec<u8>,
+}
+
+impl Lost {
+    fn of(entry: Entry<'_>) -> Self {
+        Self { ms: entry.ms, version: entry.version, json: entry.json.to_vec() }
+    }
 }
 
 impl<'a> Flow<'a> {
@@ -162,7 +170,7 @@ impl<'a> Flow<'a> {
         let now = Now::read();
         for statement in source.take(n) {
             let stamp = Stamp { ms: now.unix_ms(), seq: self.numbered.then(|| self.next_seq(now)) };
-            batch.push(statement.id, stamp.ms, |out| statement.write_json(stamp, out));
+            batch.push(statement.id, stamp.ms, stamp.version(), |out| statement.write_json(stamp, out));
         }
         batch
     }
@@ -184,7 +192,7 @@ impl<'a> Flow<'a> {
             for at in 0..batch.len() {
                 let entry = batch.entry(at);
                 if failed.contains(&at) {
-                    lost.insert(entry.id, Lost { ms: entry.ms, json: entry.json.to_vec() });
+                    lost.insert(entry.id, Lost::of(entry));
                 } else {
                     // Whatever failed of this instrument before is overtaken.
                     lost.remove(&entry.id);
@@ -204,7 +212,7 @@ impl<'a> Flow<'a> {
         }
         let mut batch = Batch::default();
         for (id, quote) in self.lost.take() {
-            batch.push(id, quote.ms, |out| out.extend_from_slice(&quote.json));
+            batch.push(id, quote.ms, quote.version, |out| out.extend_from_slice(&quote.json));
         }
         let all: Vec<_> = (0..batch.len()).collect();
         let outcome = self.publisher.repair(&batch, &all).await;
@@ -212,7 +220,7 @@ impl<'a> Flow<'a> {
         let mut lost = self.lost.borrow_mut();
         for (at, _) in outcome.failed {
             let entry = batch.entry(at);
-            lost.insert(entry.id, Lost { ms: entry.ms, json: entry.json.to_vec() });
+            lost.insert(entry.id, Lost::of(entry));
         }
     }
 }

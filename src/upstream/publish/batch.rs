@@ -1,6 +1,7 @@
 //! Quotes on their way into Redis, and what became of each.
 
 use crate::instrument::InstrumentId;
+use crate::quote::Version;
 use crate::upstream::commands::failure::Failure;
 
 /// Quotes that are sent together. Quotes of one instrument keep their order.
@@ -14,6 +15,7 @@ pub struct Batch {
 struct Item {
     id: InstrumentId,
     ms: i64,
+    version: Version,
     end: usize,
 }
 
@@ -24,15 +26,18 @@ pub struct Entry<'a> {
     pub id: InstrumentId,
     /// When it is published, milliseconds since the Unix epoch.
     pub ms: i64,
+    /// What the JSON says of its version.
+    pub version: Version,
     /// The JSON that is stored and announced.
     pub json: &'a [u8],
 }
 
 impl Batch {
-    /// Adds a quote, whose JSON `write` appends to what it is given.
-    pub fn push(&mut self, id: InstrumentId, ms: i64, write: impl FnOnce(&mut Vec<u8>)) {
+    /// Adds a quote of this version, whose JSON `write` appends to what it is given. It is published at
+    /// `ms`, milliseconds since the Unix epoch.
+    pub fn push(&mut self, id: InstrumentId, ms: i64, version: Version, write: impl FnOnce(&mut Vec<u8>)) {
         write(&mut self.text);
-        self.items.push(Item { id, ms, end: self.text.len() });
+        self.items.push(Item { id, ms, version, end: self.text.len() });
     }
 
     /// How many quotes.
@@ -53,9 +58,9 @@ impl Batch {
 
     /// The quote at `at`, counted from 0 in the order of adding.
     pub fn entry(&self, at: usize) -> Entry<'_> {
-        let Item { id, ms, end } = self.items[at];
+        let Item { id, ms, version, end } = self.items[at];
         let start = at.checked_sub(1).map_or(0, |before| self.items[before].end);
-        Entry { id, ms, json: &self.text[start..end] }
+        Entry { id, ms, version, json: &self.text[start..end] }
     }
 }
 
@@ -76,7 +81,9 @@ mod tests {
     fn entries_are_found_by_their_place() {
         let mut batch = Batch::default();
         for (id, json) in [(1, "{}"), (2, ""), (3, "{\"a\":1}")] {
-            batch.push(InstrumentId::new(id), id, |out| out.extend_from_slice(json.as_bytes()));
+            batch.push(InstrumentId::new(id), id, Version::default(), |out| {
+                out.extend_from_slice(json.as_bytes())
+            });
         }
         let entries: Vec<_> = (0..batch.len()).map(|at| batch.entry(at)).collect();
         assert_eq!(entries.iter().map(|e| e.json).collect::<Vec<_>>(), [b"{}".as_slice(), b"", b"{\"a\":1}"]);

@@ -107,15 +107,19 @@ impl Encoder {
         let mut ms = Vec::with_capacity(20);
         push_signed(&mut ms, quote.ms);
         if self.per_instrument {
-            out.command(9);
+            let [ts, seq] =
+                [quote.version.ts.map(|ts| ts.to_string()), quote.version.seq.map(|seq| seq.to_string())]
+                    .map(Option::unwrap_or_default);
+            out.command(12);
             for part in [b"FCALL".as_slice(), FUNCTION, b"2"] {
                 out.word(&[part]);
             }
             for prefix in [PRICE, UPDATED_AT] {
                 out.word(&[prefix, tag]);
             }
+            out.word(&[self.verb]);
             out.word(&[self.base.as_bytes(), b":", tag]);
-            for part in [&ms, KEY_TTL, quote.json] {
+            for part in [&ms, KEY_TTL, ts.as_bytes(), seq.as_bytes(), quote.json] {
                 out.word(&[part]);
             }
             return;
@@ -173,6 +177,7 @@ impl Tag {
 mod tests {
     use super::*;
     use crate::config::{ChannelLayout, RedisMode};
+    use crate::quote::Version;
     use crate::upstream::keys;
 
     fn encoder(mode: RedisMode, partitions: u32, layout: ChannelLayout) -> Encoder {
@@ -189,7 +194,12 @@ mod tests {
         words.collect::<Vec<_>>().join(" ")
     }
 
-    const QUOTE: Entry<'static> = Entry { id: InstrumentId::new(-5), ms: 1_700_000_000_123, json: b"{}" };
+    const QUOTE: Entry<'static> = Entry {
+        id: InstrumentId::new(-5),
+        ms: 1_700_000_000_123,
+        version: Version { seq: None, ts: Some(7) },
+        json: b"{}",
+    };
 
     #[test]
     fn keys_come_with_their_time_to_live_and_announcements_go_to_the_partition() {
@@ -215,7 +225,8 @@ mod tests {
         assert_eq!(
             words(|out| encoder.store(&Tag::of(QUOTE.id), QUOTE, out)),
             "FCALL tickbridge_publish_1 2 market:current-price:{stock:-5} \
-             market:current-price-updated-at:{stock:-5} market:price-updated:{stock:-5} 1700000000123 300 {} "
+             market:current-price-updated-at:{stock:-5} SPUBLISH market:price-updated:{stock:-5} \
+             1700000000123 300 7  {} "
         );
     }
 

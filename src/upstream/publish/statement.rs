@@ -5,6 +5,7 @@
 //! Numbers are written without floating point, so their digits are those of the source.
 
 use crate::instrument::InstrumentId;
+use crate::quote::Version;
 use std::sync::Arc;
 
 /// A decimal number with exact digits.
@@ -77,15 +78,20 @@ pub struct Stamp {
     pub seq: Option<u64>,
 }
 
+impl Stamp {
+    /// The version that it gives.
+    pub const fn version(self) -> Version {
+        Version { seq: self.seq, ts: Some(self.ms) }
+    }
+}
+
 impl Statement {
     /// Appends the statement as JSON.
     pub fn write_json(&self, stamp: Stamp, out: &mut Vec<u8>) {
         out.extend_from_slice(b"{\"stockId\":");
         push_signed(out, self.id.get());
-        for name in [b",\"ts\":".as_slice(), b",\"publishedAt\":"] {
-            out.extend_from_slice(name);
-            push_signed(out, stamp.ms);
-        }
+        out.extend_from_slice(b",\"publishedAt\":");
+        push_signed(out, stamp.ms);
         for name in [b",\"close\":".as_slice(), b",\"price\":"] {
             push_decimal(out, name, &self.price);
         }
@@ -101,6 +107,9 @@ impl Statement {
             out.extend_from_slice(b",\"volume\":");
             push_digits(out, volume, 1);
         }
+        // Version last, where the store-and-publish function finds it without reading the rest.
+        out.extend_from_slice(b",\"ts\":");
+        push_signed(out, stamp.ms);
         if let Some(seq) = stamp.seq {
             out.extend_from_slice(b",\"seq\":");
             push_digits(out, seq, 1);
@@ -181,9 +190,9 @@ mod tests {
         assert_eq!(
             String::from_utf8(out).expect("text"),
             concat!(
-                r#"{"stockId":-7,"ts":1700000000123,"publishedAt":1700000000123,"close":1628.75,"#,
+                r#"{"stockId":-7,"publishedAt":1700000000123,"close":1628.75,"#,
                 r#""price":1628.75,"prevDayChangePct":-0.92,"open":1.00,"high":1.10,"low":0.90,"#,
-                r#""volume":12,"seq":9}"#
+                r#""volume":12,"ts":1700000000123,"seq":9}"#
             )
         );
     }

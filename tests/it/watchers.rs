@@ -1,0 +1,279 @@
+//! The watcher registry against real servers: what the publisher sees of it, and what it costs.
+
+use super::redis_commands::Client;
+use super::support::chaos::ChaosProxy;
+use super::support::cluster::RedisCluster;
+use super::support::publisher::watcher_key;
+use super::support::redis::RedisServer;
+use super::support::wait::wait_for;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+use tickbridge::config;
+use tickbridge::instrument::InstrumentId;
+use tickbridge::session::WatchRegistry;
+use tickbridge::upstream::watchers::Watchers;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+const SOON: Duration = Duration::from_secs(1);
+
+/// A registry at work, as a replica has one.
+struct Replica {
+    watchers: Arc<Watchers>,
+    task: JoinHandle<()>,
+    stop: CancellationToken,
+    client: Client,
+}
+
+impl Replica {
+    fn start(address: &str, name: &str, renew_interval: Duration) -> Self {
+        Self::with(Client::of(address), name, renew_interval)
+    }
+
+    fn with(client: Client, name: &str, renew_interval: Duration) -> Self {
+        let config = config::Watchers { renew_interval, ..Default::default() };
+        let (commands, metrics) = (Arc::clone(&client.commands), Arc::clone(&client.metrics));
+        let watchers = Arc::new(Watchers::new(&config, name, 1_000_000, commands, metrics));
+        let stop = CancellationToken::new();
+        let task = tokio::spawn({
+            let (watchers, stop) = (Arc::clone(&watchers), stop.clone());
+            async move { watchers.run(stop).await }
+        });
+        Self { watchers, task, stop, client }
+    }
+
+    fn watch(&self, user: &str, ids: impl IntoIterator<Item = i64>) {
+        let user = user.into();
+        ids.into_iter().for_each(|id| self.watchers.watched(&user, InstrumentId::new(id)));
+    }
+
+    fn unwatch(&self, user: &str, ids: impl IntoIterator<Item = i64>) {
+        let user = user.into();
+        ids.into_iter().for_each(|id| self.watchers.unwatched(&user, InstrumentId::new(id)));
+    }
+
+    async fn close(self) {
+        self.stop.cancel();
+        self.task.await.unwrap();
+        self.watchers.close(Instant::now() + Duration::from_secs(5)).await;
+    }
+
+    /// Ends it as a killed process would.
+    fn die(self) {
+        self.task.abort();
+    }
+}
+
+async fn members(server: &RedisServer, id: i64) -> BTreeSet<String> {
+    server.cmd(&["SMEMBERS", &watcher_key(id)]).await
+}
+
+async fn until_members(server: &RedisServer, id: i64, expected: &[&str], within: Duration) {
+    let expected: BTreeSet<String> = expected.iter().map(|member| (*member).to_owned()).collect();
+    wait_for(&format!("{expected:?} watch {id}"), within, || async {
+        (members(server, id).await == expected).then_some(())
+    })
+    .await;
+}
+
+const CALM: Duration = Duration::from_secs(120);
+
+/// R19: three tabs of one user on two replicas.
+#[tokio::test]
+async fn a_user_watches_until_the_last_session_of_the_last_replica_leaves() {
+    let server = RedisServer::start().await;
+    let [x, y] = ["x", "y"].map(|name| Replica::start(&server.address(), name, CALM));
+    for replica in [&x, &x, &y] {
+        replica.watch("7", [101]);
+    }
+    until_members(&server, 101, &["7@x", "7@y"], SOON).await;
+    let ttl: u64 = server.cmd(&["TTL", &watcher_key(101)]).await;
+    assert!((590..=600).contains(&ttl), "{ttl}");
+    // Another change shows when the registry has seen the one that must change nothing.
+    x.unwatch("7", [101]);
+    x.watch("8", [102]);
+    until_members(&server, 102, &["8@x"], SOON).await;
+    assert_eq!(members(&server, 101).await.len(), 2);
+    x.unwatch("7", [101]);
+    until_members(&server, 101, &["7@y"], SOON).await;
+    y.unwatch("7", [101]);
+    until_members(&server, 101, &[], SOON).await;
+}
+
+/// The service that this replaces needed 40 to 60 round trips per user.
+#[tokio::test]
+async fn a_reconnect_storm_costs_tens_of_round_trips() {
+    const USERS: i64 = 2_500;
+    let cluster = RedisCluster::start(3, 0).await;
+    let replica = Replica::start(&cluster.node(0).address(), "x", CALM);
+    // Who owns what is known before, as in a gateway that polls the topology.
+    replica.watch("0", 1..=1_000);
+    wait_for("the first members are written", SOON * 5, || async {
+        (replica.client.metric("tickbridge_watcher_members") == 1_000.0).then_some(())
+    })
+    .await;
+    let n_written = async || {
+        let mut n = 0;
+        for at in 0..3 {
+            let keys: Vec<String> = cluster.cmd(at, &["KEYS", "market:current-watcher:*"]).await;
+            for key in keys {
+                n += cluster.cmd::<i64>(at, &["SCARD", &key]).await;
+            }
+        }
+        n
+    };
+    wait_for("the first members are there", SOON * 5, || async {
+        (n_written().await == 1_000).then_some(())
+    })
+    .await;
+    let before = replica.client.metric("tickbridge_redis_pipelines_total");
+    let watched = |user: i64| (0..20).map(move |n| 1 + (user * 37 + n * 49) % 1_000);
+    let started = std::time::Instant::now();
+    for user in 1..=USERS {
+        replica.watch(&user.to_string(), watched(user));
+        // Two thousand a second, as the limit of accepts lets them in.
+        if user % 20 == 0 {
+            tokio::time::sleep_until((started + Duration::from_micros(500) * user as u32).into()).await;
+        }
+    }
+    wait_for("all members are written", SOON * 10, || async {
+        (n_written().await == 1_000 + USERS * 20).then_some(())
+    })
+    .await;
+    let n_in = replica.client.metric("tickbridge_redis_pipelines_total") - before;
+    for user in 1..=USERS {
+        replica.unwatch(&user.to_string(), watched(user));
+    }
+    wait_for("all members are gone", SOON * 10, || async { (n_written().await == 1_000).then_some(()) })
+        .await;
+    let n_all = replica.client.metric("tickbridge_redis_pipelines_total") - before;
+    println!("{n_in} round trips to come, {} to go", n_all - n_in);
+    assert!(n_all <= 99.0, "{n_in} to come, {n_all} in all");
+}
+
+#[tokio::test]
+async fn what_could_not_be_written_is_written_as_soon_as_it_can() {
+    let server = RedisServer::start().await;
+    let proxy = ChaosProxy::start(&server.address()).await;
+    let replica = Replica::start(&proxy.address(), "x", CALM);
+    replica.watch("1", [1, 2]);
+    until_members(&server, 1, &["1@x"], SOON).await;
+    proxy.cut();
+    replica.unwatch("1", [1]);
+    replica.watch("2", [2, 3]);
+    wait_for("a write has failed", SOON * 3, || async {
+        let name = r#"tickbridge_watcher_writes_total{result="failed"}"#;
+        (replica.client.metric(name) > 0.0).then_some(())
+    })
+    .await;
+    proxy.restore();
+    until_members(&server, 1, &[], SOON * 3).await;
+    until_members(&server, 2, &["1@x", "2@x"], SOON).await;
+    until_members(&server, 3, &["2@x"], SOON).await;
+}
+
+#[tokio::test]
+async fn members_that_were_lost_come_back_with_the_renewal() {
+    let server = RedisServer::start().await;
+    let replica = Replica::start(&server.address(), "x", SOON);
+    replica.watch("1", 1..=100);
+    until_members(&server, 100, &["1@x"], SOON).await;
+    server.cmd::<()>(&["DEL", &watcher_key(50)]).await;
+    server.cmd::<()>(&["EXPIRE", &watcher_key(51), "5"]).await;
+    until_members(&server, 50, &["1@x"], SOON * 3).await;
+    wait_for("the time to live is renewed", SOON * 3, || async {
+        (server.cmd::<i64>(&["TTL", &watcher_key(51)]).await > 5).then_some(())
+    })
+    .await;
+}
+
+/// A renewal of everything at once would be a burst; each tick of a sixtieth takes a sixtieth.
+#[tokio::test]
+async fn renewal_is_spread_over_its_interval() {
+    let server = RedisServer::start().await;
+    let replica = Replica::start(&server.address(), "x", Duration::from_secs(6));
+    replica.watch("1", 1..=600);
+    until_members(&server, 600, &["1@x"], SOON).await;
+    let before = server.n_calls("expire").await;
+    let mut last = before;
+    let mut largest = 0;
+    let end = Instant::now() + Duration::from_secs(3);
+    while Instant::now() < end {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let n = server.n_calls("expire").await;
+        largest = largest.max(n - last);
+        last = n;
+    }
+    let renewed = last - before;
+    assert!((200..=400).contains(&renewed), "half of 600 in half of the interval, not {renewed}");
+    assert!(largest <= 60, "{largest} in a tenth of a second");
+}
+
+#[tokio::test]
+async fn a_clean_stop_leaves_nothing() {
+    let cluster = RedisCluster::start(3, 0).await;
+    let replica = Replica::start(&cluster.node(0).address(), "x", CALM);
+    for user in 0..10 {
+        replica.watch(&user.to_string(), 1..=200);
+    }
+    wait_for("members are written", SOON * 5, || async {
+        (cluster.cmd::<i64>(0, &["DBSIZE"]).await > 50).then_some(())
+    })
+    .await;
+    replica.close().await;
+    for at in 0..3 {
+        assert_eq!(cluster.cmd::<Vec<String>>(at, &["KEYS", "*"]).await, Vec::<String>::new());
+    }
+}
+
+/// What a dead replica left would count as watched for as long as others renew the same keys.
+#[tokio::test]
+async fn the_members_of_a_dead_replica_are_removed_by_another() {
+    let server = RedisServer::start().await;
+    let renew = Duration::from_secs(2);
+    let [x, y, z] = ["x", "y", "z"].map(|name| Replica::start(&server.address(), name, renew));
+    x.watch("1", [101, 102]);
+    y.watch("2", [101]);
+    z.watch("3@y", [103]);
+    until_members(&server, 101, &["1@x", "2@y"], SOON).await;
+    until_members(&server, 102, &["1@x"], SOON).await;
+    x.die();
+    until_members(&server, 101, &["2@y"], renew * 2).await;
+    until_members(&server, 102, &[], renew).await;
+    until_members(&server, 103, &["3@y@z"], SOON).await;
+    wait_for("the dead one is forgotten", SOON, || async {
+        let replicas: BTreeSet<String> = server.cmd(&["SMEMBERS", "tickbridge:{replica}"]).await;
+        (replicas == BTreeSet::from(["y".into(), "z".into()])).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_replica_without_the_right_to_a_heartbeat_still_writes_its_watchers() {
+    let server = RedisServer::start().await;
+    server.cmd::<()>(&["ACL", "SETUSER", "svc", "on", ">pw", "~market:*", "+@all"]).await;
+    let config = config::Redis {
+        username: Some("svc".into()),
+        password: Some(config::Secret::new("pw".into())),
+        ..Default::default()
+    };
+    let replica = Replica::with(Client::with(&server.address(), &config), "x", SOON);
+    replica.watch("1", [1]);
+    until_members(&server, 1, &["1@x"], SOON).await;
+}
+
+/// R14, as far as commands go: a name that leads to a demoted server, and then to the promoted one.
+#[tokio::test]
+async fn a_demoted_server_is_left_for_the_one_that_the_name_leads_to_now() {
+    let [a, b] = [RedisServer::start().await, RedisServer::start().await];
+    let name = ChaosProxy::start(&a.address()).await;
+    let replica = Replica::start(&name.address(), "x", CALM);
+    replica.watch("1", [101]);
+    until_members(&a, 101, &["1@x"], SOON).await;
+    a.cmd::<()>(&["REPLICAOF", "127.0.0.1", &b.port().to_string()]).await;
+    name.lead_to(&b.address());
+    replica.watch("7", [102]);
+    until_members(&b, 102, &["7@x"], SOON * 10).await;
+}
