@@ -3,7 +3,8 @@
 //! A handler that admits a session answers with the response that the session begins with, and hangs a
 //! [`Takeover`] on it. When every layer of the router has had its say about the headers, the response's head is
 //! turned into bytes, and the connection leaves HTTP for good: a lane writes the head and all that follows.
-//! There is no upgrade machinery, no body, and no buffer of HTTP left behind.
+//! There is no upgrade machinery, no body, and no buffer of HTTP left behind. (A client that asks for a session
+//! before it has read the answers to earlier requests on the connection may lose the end of them.)
 
 use crate::session::{Principal, Transport};
 use axum::body::Body;

@@ -2,6 +2,7 @@
 
 use super::stand::{HANDSHAKE, Stand, config, token, write};
 use crate::session::Transport;
+use socket2::SockRef;
 use tokio::io::AsyncReadExt;
 
 #[tokio::test]
@@ -33,6 +34,21 @@ async fn a_handshake_becomes_a_session_with_what_was_read_ahead() {
     assert!(!head.contains("content-length") && !head.contains("extensions"), "{head}");
     assert_eq!(rest, "from the lane");
     assert_eq!(stand.metric("t_http_requests_total{route=\"ws\",status=\"1xx\"}"), 1);
+}
+
+#[tokio::test]
+async fn a_session_gets_its_socket_with_small_buffers_and_without_delay() {
+    let mut stand = Stand::start(&config());
+    let mut client = stand.connect().await;
+    client.send(&format!("{HANDSHAKE}\r\n")).await;
+    let admission = stand.admitted().await;
+    let socket = SockRef::from(&admission.stream);
+    assert!(socket.tcp_nodelay().expect("readable"));
+    assert!(socket.keepalive().expect("readable"));
+    assert_eq!(socket.send_buffer_size().expect("readable"), 2 * config().session.send_buffer_bytes);
+    assert!(
+        socket.tcp_user_timeout().expect("readable").expect("set") > config().session.slow_consumer_grace
+    );
 }
 
 #[tokio::test]
