@@ -3,6 +3,7 @@
 mod cluster_faults;
 mod listener;
 mod modes;
+mod packets;
 mod server_faults;
 mod stream;
 mod traffic;

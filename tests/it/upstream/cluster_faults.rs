@@ -2,10 +2,13 @@
 //! without quotes, that the others don't notice, and that all end on the newest price.
 
 use super::listener::{Listener, cluster};
+use super::packets::{DroppedPackets, port_of};
 use super::traffic::Traffic;
 use crate::support::cluster::{NodeAt, RedisCluster};
+use crate::support::ports;
 use crate::support::publisher::{CHANNEL, price_key, slot};
 use crate::support::wait::{let_pass, wait_for, wait_until};
+use std::process::Command;
 use std::time::{Duration, Instant};
 use tickbridge::instrument::InstrumentId;
 
@@ -213,6 +216,66 @@ async fn a_frozen_primary_is_left_for_its_heir_and_a_pause_is_waited_out() {
     let_pass(Duration::from_secs(10).saturating_sub(before.elapsed())).await;
     scene.servers.thaw(primary);
     scene.settles().await;
+}
+
+/// A primary that is cut off from the others, but not from us, goes on believing in itself.
+#[tokio::test]
+async fn an_isolated_primary_is_left_for_its_heir() {
+    let scene = Scene::new(3).await;
+    let shard = Scene::shard();
+    let (behind, others) = scene.behind(shard);
+    let isolated = scene.servers.primary(shard).await;
+    let Some(rules) = isolate(&scene.servers, isolated).await else {
+        return eprintln!("NOT RUN: dropping packets needs root and iptables");
+    };
+    let before = Instant::now();
+    wait_for("a replica takes over", Duration::from_secs(20), || async {
+        (scene.servers.primary(shard).await != isolated).then_some(())
+    })
+    .await;
+    scene.all_move(SOON).await;
+    measured("primary isolated, promotion included", scene.longest_gap(&behind, before));
+    let undisturbed = scene.longest_gap(&others, before);
+    assert!(undisturbed < HICCUP * 2, "{undisturbed:?}");
+    drop(rules);
+    scene.settles().await;
+}
+
+/// Cuts a node's bus off: what comes to its own port, what it opens from now on, and what is open.
+async fn isolate(servers: &RedisCluster, at: NodeAt) -> Option<Vec<DroppedPackets>> {
+    const ALIAS: &str = "127.0.9.9";
+    servers.cmd::<String>(at, &["CONFIG", "SET", "bind-source-addr", ALIAS]).await;
+    let bus = |node: NodeAt| servers.node(node).port() + ports::BUS_OFFSET;
+    let mut ports = vec![bus(at)];
+    let pid = format!("pid={},", servers.node(at).process().pid());
+    let open = Command::new("ss").args(["-tnpH"]).output().ok()?;
+    for line in String::from_utf8_lossy(&open.stdout).lines().filter(|line| line.contains(&pid)) {
+        let fields: Vec<_> = line.split_whitespace().collect();
+        if (0..servers.ports().len()).any(|node| node != at && bus(node) == port_of(fields[4])) {
+            ports.push(port_of(fields[3]));
+        }
+    }
+    let rules = ports.into_iter().map(DroppedPackets::of_port);
+    rules.chain([DroppedPackets::of_address(ALIAS)]).collect()
+}
+
+#[tokio::test]
+async fn a_cluster_that_calls_itself_down_is_asked_until_it_is_up() {
+    let conf = ["--cluster-allow-pubsubshard-when-down", "no"];
+    let mut servers = RedisCluster::start_with(3, 0, &conf).await;
+    let listener = Listener::start(&cluster(servers.addresses(), PARTITIONS)).ready().await;
+    let killed = servers.kill_primary(Scene::shard()).await;
+    listener.is_unready("node_unreachable", SOON).await;
+    wait_for("the others call the cluster down", Duration::from_secs(10), || async {
+        let state: String = servers.cmd((killed + 1) % 3, &["CLUSTER", "INFO"]).await;
+        state.contains("cluster_state:fail").then_some(())
+    })
+    .await;
+    servers.node((killed + 1) % 3).client_kill_pubsub().await;
+    listener.is_unready("cluster_down", SOON).await;
+    servers.revive(killed).await;
+    servers.healthy().await;
+    listener.is_ready(SOON).await;
 }
 
 #[tokio::test]

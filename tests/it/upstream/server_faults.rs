@@ -1,11 +1,11 @@
 //! Faults of a server that stands alone.
 
 use super::listener::{Listener, standalone};
+use super::packets::{DroppedPackets, port_of};
 use crate::support::chaos::ChaosProxy;
 use crate::support::publisher::{CHANNEL, Publisher, Statement};
 use crate::support::redis::RedisServer;
 use crate::support::wait::{let_pass, wait_for, wait_until};
-use std::process::Command;
 use std::time::{Duration, Instant};
 use tickbridge::config;
 use tickbridge::upstream::probe::ProbeTiming;
@@ -64,7 +64,7 @@ async fn a_connection_whose_packets_are_dropped_is_replaced() {
     let mut publisher = Publisher::standalone(&server, 1);
     listener.join([101]);
     let (address, _) = subscription(&server).await.unwrap();
-    let Some(_drop) = DroppedPackets::of(&address) else {
+    let Some(_drop) = DroppedPackets::of_port(port_of(&address)) else {
         return eprintln!("NOT RUN: dropping packets needs root and iptables");
     };
     let dropped = Instant::now();
@@ -78,33 +78,6 @@ async fn a_connection_whose_packets_are_dropped_is_replaced() {
     publisher.announce(&Statement::new(101, "71000.10", 1)).await;
     listener.sees(101, 1, SOON).await;
     listener.is_ready(SOON).await;
-}
-
-/// Packets of one connection are lost in both directions until this is dropped.
-struct DroppedPackets(Vec<[String; 2]>);
-
-impl DroppedPackets {
-    fn of(client: &str) -> Option<Self> {
-        let port = client.rsplit(':').next().unwrap();
-        let rules = ["--sport", "--dport"].map(|side| [side.to_owned(), port.to_owned()]);
-        let dropped = Self(rules.to_vec());
-        let done = dropped.0.iter().all(|rule| Self::iptables("-I", rule));
-        done.then_some(dropped)
-    }
-
-    fn iptables(action: &str, rule: &[String; 2]) -> bool {
-        let mut command = Command::new("iptables");
-        command.args(["-w", action, "INPUT", "-p", "tcp"]).args(rule).args(["-j", "DROP"]);
-        command.output().is_ok_and(|output| output.status.success())
-    }
-}
-
-impl Drop for DroppedPackets {
-    fn drop(&mut self) {
-        for rule in &self.0 {
-            Self::iptables("-D", rule);
-        }
-    }
 }
 
 /// R09
