@@ -16,15 +16,17 @@ mod reader;
 mod run;
 pub mod session;
 
+use crate::fanout::LaneId;
 use crate::fanout::inbox::Inbox;
 use crate::session::Admission;
 use books::{Books, PublishedBooks};
-use delivery::Shared;
+use delivery::{SessionView, Shared};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 /// Connections and commands that may wait for one lane. A lane takes them between two parts of a pass,
@@ -35,7 +37,23 @@ enum Command {
     Admit(Admission),
     Sweep { slice: usize, n_slices: usize, tick: Duration },
     Drain { first: Duration, spacing: Duration },
+    List { from: usize, n: usize, answer: oneshot::Sender<Page> },
 }
+
+/// Sessions of one lane, and the place to go on from.
+type Page = (Vec<SessionView>, Option<usize>);
+
+/// Where a listing of sessions goes on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ListFrom {
+    /// The lane.
+    pub lane: LaneId,
+    /// The place in it.
+    pub place: usize,
+}
+
+/// A lane answers between two parts of a pass.
+const LIST_DEADLINE: Duration = Duration::from_secs(1);
 
 struct Handle {
     mailbox: mpsc::Sender<Command>,
@@ -132,6 +150,31 @@ impl Lanes {
             let command = Command::Drain { first: spacing * lane, spacing: spacing * n_lanes };
             let _ = handle.mailbox.send(command).await;
         }
+    }
+
+    /// Up to `n` sessions from `from` on, and where to go on. A lane that doesn't answer in time counts as
+    /// empty.
+    pub async fn list(&self, from: ListFrom, n: usize) -> (Vec<SessionView>, Option<ListFrom>) {
+        let mut found = Vec::new();
+        let mut place = from.place;
+        for (lane, handle) in self.handles.iter().enumerate().skip(from.lane) {
+            if found.len() >= n {
+                return (found, Some(ListFrom { lane, place: 0 }));
+            }
+            let (answer, answered) = oneshot::channel();
+            let command = Command::List { from: place, n: n - found.len(), answer };
+            place = 0;
+            if handle.mailbox.try_send(command).is_err() {
+                continue;
+            }
+            if let Ok(Ok((mut views, next))) = timeout(LIST_DEADLINE, answered).await {
+                found.append(&mut views);
+                if let Some(place) = next {
+                    return (found, Some(ListFrom { lane, place }));
+                }
+            }
+        }
+        (found, None)
     }
 
     /// Connections handed over that have not ended.

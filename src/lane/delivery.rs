@@ -55,6 +55,27 @@ pub struct Shared {
     pub flush_interval: Duration,
 }
 
+/// A session as an operator sees it. Nothing personal but the user's id.
+#[derive(Clone, Debug)]
+pub struct SessionView {
+    /// Its lane.
+    pub lane: LaneId,
+    /// Its place in the lane.
+    pub place: usize,
+    /// 0 is WebSocket, 1 is SSE, as in [`Books::sessions`].
+    pub transport: usize,
+    /// Who it acts for; `None` is a guest, or not authenticated yet.
+    pub user_id: Option<Arc<str>>,
+    /// Topics it subscribes to.
+    pub n_subscriptions: usize,
+    /// Quotes that are due to it.
+    pub n_pending: usize,
+    /// Age of the oldest of them.
+    pub backlog_age: Duration,
+    /// Its socket takes no more at the moment.
+    pub blocked: bool,
+}
+
 /// Names a session as long as it lives; its place may be taken by another afterwards.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Key {
@@ -716,9 +737,22 @@ impl<P: Pipe> Delivery<P> {
         self.books
     }
 
-    /// Sessions that live.
-    pub fn n_sessions(&self) -> usize {
-        self.sessions.len()
+    /// Up to `n` sessions from place `from` on, and the place to go on from if there are more.
+    pub fn list(&self, from: usize, n: usize) -> (Vec<SessionView>, Option<usize>) {
+        let clock_ms = self.clock_ms();
+        let mut views: Vec<_> = self.sessions.iter().skip_while(|(at, _)| *at < from).take(n + 1).collect();
+        let next = (views.len() > n).then(|| views.pop().map(|(at, _)| at)).flatten();
+        let view = |(at, session): (usize, &Session<P>)| SessionView {
+            lane: self.lane,
+            place: at,
+            transport: session.transport(),
+            user_id: session.standing.principal().map(|p| Arc::clone(&p.user_id)),
+            n_subscriptions: session.live_subs().count(),
+            n_pending: session.outbox.n_quotes(),
+            backlog_age: Duration::from_millis(session.outbox.age_ms(clock_ms).into()),
+            blocked: session.blocked,
+        };
+        (views.into_iter().map(view).collect(), next)
     }
 
     /// Every session that lives.

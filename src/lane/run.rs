@@ -129,6 +129,10 @@ impl Thread {
                 }
                 self.books.publish(&lane.books());
             }
+            Command::List { from, n, answer } => {
+                // Whoever asked may have left.
+                let _ = answer.send(lane.borrow().list(from, n));
+            }
             Command::Drain { first, spacing } => lane.borrow_mut().begin_drain(first, spacing, now),
         }
     }
