@@ -114,6 +114,14 @@ impl App {
             catch_up: Arc::clone(&catch_up),
             metrics: Arc::clone(&metrics),
             health: health(&lanes, &phases, &source),
+            sessions: {
+                let lanes = Arc::clone(&lanes);
+                Arc::new(move |from, n| {
+                    let lanes = Arc::clone(&lanes);
+                    Box::pin(async move { lanes.list(from, n).await })
+                })
+            },
+            publisher: source.publisher(&fanout),
         };
         Ok(Self { config, edge, source, fanout, catch_up, lanes, threads, metrics, phases, services, ends })
     }

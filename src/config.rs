@@ -87,6 +87,8 @@ pub struct Listen {
     pub allowed_origins: Vec<String>,
     /// A request's headers must be complete within this; slower senders hold a descriptor for nothing.
     pub header_timeout: Duration,
+    /// Bearer key of `POST /publish` on the admin listener; without one nothing can be published there.
+    pub publish_key: Option<Secret>,
 }
 
 impl Default for Listen {
@@ -96,6 +98,7 @@ impl Default for Listen {
             admin: SocketAddr::from(([0, 0, 0, 0], 8081)),
             allowed_origins: Vec::new(),
             header_timeout: Duration::from_secs(10),
+            publish_key: None,
         }
     }
 }

@@ -12,6 +12,7 @@
 pub mod auth;
 pub mod connection;
 pub mod ops;
+pub mod sessions;
 
 mod accept;
 mod address;
@@ -24,6 +25,7 @@ mod limits;
 mod origin;
 mod page;
 mod prices;
+mod publish;
 mod query;
 mod refuse;
 mod router;
@@ -37,6 +39,7 @@ use crate::catch_up::CatchUp;
 use crate::clock::Now;
 use crate::config::Config;
 use crate::metrics::Metrics;
+use crate::publish::QuotePublisher;
 use crate::session::Authenticator;
 use crate::session::tickets::Tickets;
 use accept::{Acceptor, Kind};
@@ -50,6 +53,8 @@ use entrance::Entrance;
 use limits::Places;
 use ops::Health;
 use origin::Origins;
+use publish::Publishing;
+use sessions::ListSessions;
 use socket::Options;
 use std::io;
 use std::net::SocketAddr;
@@ -84,6 +89,10 @@ pub struct Services {
     pub metrics: Arc<Metrics>,
     /// Answers the health pages.
     pub health: Health,
+    /// Lists sessions.
+    pub sessions: ListSessions,
+    /// Takes quotes over HTTP.
+    pub publisher: Arc<dyn QuotePublisher>,
 }
 
 /// When the edge ends.
@@ -150,7 +159,9 @@ impl Edge {
     /// An accept loop that died.
     pub async fn serve(self, services: Services, shutdown: Shutdown) -> io::Result<()> {
         let Self { config, public, admin, origins, proxies, n_descriptors, .. } = self;
-        let Services { admit, authenticator, tickets, catch_up, metrics, health } = services;
+        let Services { admit, authenticator, tickets, catch_up, metrics, health, sessions, publisher } =
+            services;
+        let publishing = Publishing::new(config.listen.publish_key.clone(), publisher);
         let Shutdown { draining, stopped } = shutdown;
         let options = Options::new(&config.session);
         let limits = &config.limits;
@@ -192,7 +203,8 @@ impl Edge {
         };
         let public_connections = connections(router::public(entrance, config.demo.page), &draining);
         let health = health.with_lack(Arc::clone(&authenticator));
-        let admin_connections = connections(ops::admin(health, Arc::clone(&metrics)), &stopped);
+        let admin_connections =
+            connections(ops::admin(health, sessions, publishing, Arc::clone(&metrics)), &stopped);
         let kind = Kind::Public { accepts, budget, places };
         let public = acceptor(public, kind, public_connections, MAX_UNADMITTED);
         let admin = acceptor(admin, Kind::Admin, admin_connections, MAX_ADMIN);

@@ -6,6 +6,7 @@ use crate::catch_up::SnapshotSource;
 use crate::config::{Config, Ingest, RedisMode};
 use crate::fanout::{Fanout, QuoteFeed};
 use crate::metrics::Metrics;
+use crate::publish::QuotePublisher;
 use crate::session::WatchRegistry;
 use crate::session::tickets::{MemoryTickets, Tickets};
 use crate::upstream::commands::Commands;
@@ -13,17 +14,24 @@ use crate::upstream::connection::Connector;
 use crate::upstream::coverage::Resync;
 use crate::upstream::embedded::{Embedded, EmbeddedPublisher};
 use crate::upstream::feed::Feed;
+use crate::upstream::migrate::{self, Standing};
+use crate::upstream::publish::Publisher;
 use crate::upstream::readiness::Readiness;
 use crate::upstream::snapshot::RedisSnapshots;
 use crate::upstream::subscriber::{Parts, Subscriber, Timing};
 use crate::upstream::tickets::RedisTickets;
 use crate::upstream::topology::Topology;
 use crate::upstream::topology::poll::Poller;
+use crate::upstream::watchers::Watchers;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+
+/// Between two tries to learn which functions Redis has.
+const SCHEMA_LOOK: Duration = Duration::from_secs(1);
 
 /// The parts of the Redis side, or what stands for them.
 pub enum Source {
@@ -40,6 +48,8 @@ pub struct Redis {
     topology: Arc<Topology>,
     commands: Arc<Commands>,
     readiness: Arc<Readiness>,
+    watchers: Option<Arc<Watchers>>,
+    publisher: Arc<Publisher>,
     metrics: Arc<Metrics>,
     ingest: Ingest,
 }
@@ -52,15 +62,38 @@ impl Source {
         }
         let connector = Arc::new(Connector::new(&config.redis));
         let topology = Arc::new(Topology::of_config(&config.redis));
-        let commands =
-            Commands::new(Arc::clone(&connector), Arc::clone(&topology), &config.redis, Arc::clone(metrics));
+        let commands = Arc::new(Commands::new(
+            Arc::clone(&connector),
+            Arc::clone(&topology),
+            &config.redis,
+            Arc::clone(metrics),
+        ));
         // Tells this process from others that share the servers; nobody has to guess it.
         let replica = format!("{:016x}", rand::random::<u64>());
+        // What all sessions together may watch.
+        let max_pairs = config.limits.max_sessions.saturating_mul(config.session.max_topics);
+        let watchers = config.watchers.enabled.then(|| {
+            Arc::new(Watchers::new(
+                &config.watchers,
+                &replica,
+                max_pairs,
+                Arc::clone(&commands),
+                Arc::clone(metrics),
+            ))
+        });
+        let publisher = Publisher::new(
+            Arc::clone(&commands),
+            Arc::clone(&connector),
+            &config.redis,
+            config.ingest.max_payload_bytes,
+        );
         Self::Redis(Box::new(Redis {
             feed: Arc::new(Feed::new(&config.redis, &replica)),
             connector,
             topology,
-            commands: Arc::new(commands),
+            commands,
+            watchers,
+            publisher: Arc::new(publisher),
             readiness: Arc::new(Readiness::new(metrics.upstream.not_ready())),
             metrics: Arc::clone(metrics),
             ingest: config.ingest.clone(),
@@ -97,7 +130,18 @@ impl Source {
 
     /// Who wants to know what is watched, if anybody.
     pub fn watchers(&self) -> Option<Arc<dyn WatchRegistry>> {
-        None
+        match self {
+            Self::Embedded(_) => None,
+            Self::Redis(redis) => redis.watchers.clone().map(|watchers| watchers as _),
+        }
+    }
+
+    /// Where quotes that come over HTTP are published.
+    pub fn publisher(&self, fanout: &Arc<Fanout>) -> Arc<dyn QuotePublisher> {
+        match self {
+            Self::Embedded(bus) => Arc::new(EmbeddedPublisher::new(Arc::clone(bus), Arc::clone(fanout))),
+            Self::Redis(redis) => Arc::clone(&redis.publisher) as _,
+        }
     }
 
     /// Says why quotes can't be relied on at the moment.
@@ -148,11 +192,66 @@ impl Source {
             timing: Timing::default(),
         };
         let subscriber = Subscriber::new(parts, &redis.ingest);
+        let (watchers, commands) = (redis.watchers.clone(), Arc::clone(&redis.commands));
         Box::pin(async move {
-            tokio::join!(poller.run(end.clone()), subscriber.run(end));
+            let watching = async {
+                if let Some(watchers) = watchers {
+                    watchers.run(end.clone()).await;
+                }
+            };
+            let fits = async {
+                if !schema_fits(&commands, &end).await {
+                    return;
+                }
+                end.cancelled().await;
+            };
+            // Whichever ends first ends the source, which is a failure unless it was told to.
+            tokio::select! {
+                () = async { tokio::join!(poller.run(end.clone()), subscriber.run(end.clone()), watching); } => {}
+                () = fits => {}
+            }
         })
     }
 
-    /// Writes down what is still to be written, until `deadline`.
-    pub async fn close(self, _deadline: Instant) {}
+    /// Writes down that nobody here watches anything any more, until `deadline`.
+    pub async fn close(&self, deadline: Instant) {
+        if let Self::Redis(redis) = self
+            && let Some(watchers) = &redis.watchers
+        {
+            watchers.close(deadline).await;
+        }
+    }
+}
+
+/// Looks once, as soon as every primary answers, whether the functions in Redis are those that this program
+/// knows. Gives `false` if a newer program has been there.
+async fn schema_fits(commands: &Commands, end: &CancellationToken) -> bool {
+    let standings = loop {
+        match migrate::check(commands).await {
+            Ok(standings) if !standings.is_empty() => break standings,
+            _ => {}
+        }
+        if end.run_until_cancelled(tokio::time::sleep(SCHEMA_LOOK)).await.is_none() {
+            return true;
+        }
+    };
+    for (node, standing) in standings {
+        match standing {
+            None | Some(Standing::Current) => {}
+            Some(Standing::Behind(missing)) => tracing::warn!(
+                redis.node = %node,
+                schema.missing = ?missing,
+                "the functions in Redis are older than this program: run `tickbridge migrate --redis {node}`"
+            ),
+            Some(Standing::Ahead(newest)) => {
+                tracing::error!(
+                    redis.node = %node,
+                    schema.newest = newest,
+                    "the functions in Redis are newer than this program: run a newer tickbridge"
+                );
+                return false;
+            }
+        }
+    }
+    true
 }

@@ -71,6 +71,7 @@ keys! {
     listen.admin: Address;
     listen.allowed_origins: List(check::origin);
     listen.header_timeout: span(10, MINUTE);
+    listen.publish_key: SecretText;
     auth.anonymous: Flag;
     auth.timeout: span(10, HOUR);
     auth.cookie: Maybe(Text(check::cookie));
@@ -189,7 +190,7 @@ mod tests {
     #[test]
     fn the_secrets_are_known_as_such() {
         let secrets: Vec<_> = KEYS.iter().filter(|key| key.secret).map(|key| key.name).collect();
-        assert_eq!(secrets, ["auth.jwt.secret", "redis.password"]);
+        assert_eq!(secrets, ["listen.publish_key", "auth.jwt.secret", "redis.password"]);
     }
 
     #[test]

@@ -81,7 +81,7 @@ impl Entrance {
 }
 
 /// The token behind `Authorization: Bearer`. Another scheme is some proxy's business, not ours.
-fn bearer(headers: &HeaderMap) -> Option<&str> {
+pub fn bearer(headers: &HeaderMap) -> Option<&str> {
     let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
     let (scheme, token) = value.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then_some(token)

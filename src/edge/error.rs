@@ -23,11 +23,15 @@ impl Refusal {
             | Self::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
             Self::Address => StatusCode::TOO_MANY_REQUESTS,
             Self::Origin => StatusCode::FORBIDDEN,
-            Self::NoToken | Self::Token | Self::Ticket => StatusCode::UNAUTHORIZED,
+            Self::NoToken | Self::Token | Self::Ticket | Self::PublishKey => StatusCode::UNAUTHORIZED,
             Self::NotWebSocket | Self::WebSocketVersion => StatusCode::UPGRADE_REQUIRED,
-            Self::Handshake | Self::NoTopic | Self::Rate | Self::NoInstrument | Self::TooManyInstruments => {
-                StatusCode::BAD_REQUEST
-            }
+            Self::Handshake
+            | Self::NoTopic
+            | Self::Rate
+            | Self::NoInstrument
+            | Self::TooManyInstruments
+            | Self::Payloads
+            | Self::Page => StatusCode::BAD_REQUEST,
             Self::Body => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Path => StatusCode::NOT_FOUND,
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
@@ -47,7 +51,9 @@ impl Refusal {
             | Self::TooManyInstruments
             | Self::Body => ErrorCode::LimitExceeded,
             Self::Draining | Self::Unavailable => ErrorCode::Internal,
-            Self::Origin | Self::NoToken | Self::Token | Self::Ticket => ErrorCode::Unauthorized,
+            Self::Origin | Self::NoToken | Self::Token | Self::Ticket | Self::PublishKey => {
+                ErrorCode::Unauthorized
+            }
             _ => ErrorCode::BadRequest,
         }
     }
@@ -72,6 +78,9 @@ impl Refusal {
             Self::Rate => "max_rate_hz must be a number above 0",
             Self::NoInstrument => "the request names no valid instrument id",
             Self::TooManyInstruments => "the request names too many instruments",
+            Self::PublishKey => "the key of listen.publish_key is required",
+            Self::Payloads => "the body must be one JSON object or an array of at most 10000",
+            Self::Page => "from must be the next of an earlier answer, limit a number from 1 to 1000",
             Self::Body => "the request body is too large or doesn't belong here",
             Self::Path => "no such path",
             Self::Method => "the path doesn't know this method",

@@ -5,7 +5,9 @@
 //! and `/metrics` to those who watched the predecessor.
 
 use super::auth::Verifier;
+use super::publish::{self, Publishing};
 use super::router::counted;
+use super::sessions::{self, ListSessions};
 use crate::metrics::Metrics;
 use crate::metrics::edge::Route;
 use axum::Router;
@@ -38,11 +40,18 @@ impl Health {
 }
 
 /// The admin paths.
-pub fn admin(health: Health, metrics: Arc<Metrics>) -> Router {
+pub fn admin(
+    health: Health,
+    sessions: ListSessions,
+    publishing: Publishing,
+    metrics: Arc<Metrics>,
+) -> Router {
     let Health { stalled, unready } = health;
     let spring_unready = Arc::clone(&unready);
     let (exposition, spring_exposition) = (Arc::clone(&metrics), Arc::clone(&metrics));
     let router = Router::new()
+        .merge(sessions::router(sessions))
+        .merge(publish::router(publishing))
         .route("/livez", get(move || async move { verdict(stalled(), "live", "stalled") }))
         .route("/readyz", get(move || async move { verdict(unready(), "ready", "unready") }))
         .route("/actuator/health", get(move || async move { verdict(spring_unready(), "UP", "DOWN") }))

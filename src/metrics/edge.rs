@@ -85,6 +85,12 @@ labels! {
         NoInstrument => "no_instrument",
         /// More instruments than one request may ask for.
         TooManyInstruments => "too_many_instruments",
+        /// The key of `POST /publish` is missing or wrong, or none is configured.
+        PublishKey => "publish_key",
+        /// A body that holds no payloads.
+        Payloads => "payloads",
+        /// A place in the list of sessions that is none.
+        Page => "page",
         /// A request body where none belongs, or a larger one than any request needs.
         Body => "body",
         /// No such path.

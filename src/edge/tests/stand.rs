@@ -9,6 +9,7 @@ use crate::edge::{Addresses, Edge, Services, Shutdown};
 use crate::fanout::{Fanout, QuoteFeed};
 use crate::instrument::InstrumentId;
 use crate::metrics::Metrics;
+use crate::publish::{Published, QuotePublisher};
 use crate::quote::{Field, Origin, Quote, Version};
 use crate::session::Admission;
 use crate::session::tickets::{MemoryTickets, Tickets};
@@ -78,6 +79,15 @@ pub fn config() -> Config {
     config
 }
 
+/// Publishes whatever it is given.
+struct Paper;
+
+impl QuotePublisher for Paper {
+    fn publish(&self, payloads: Vec<Vec<u8>>) -> Pin<Box<dyn Future<Output = Vec<Published>> + Send + '_>> {
+        Box::pin(std::future::ready(payloads.iter().map(|_| Published::Done).collect()))
+    }
+}
+
 /// A token for user 42, good for a minute.
 pub fn token() -> String {
     let claims = json!({ "sub": 42, "iss": "finvibe-user", "exp": Now::read().unix_secs() + 60 });
@@ -114,6 +124,8 @@ impl Stand {
                 stalled: Arc::new(Vec::new),
                 unready: Arc::new(move || reasons.lock().expect("not poisoned").clone()),
             },
+            sessions: Arc::new(|_, _| Box::pin(std::future::ready((Vec::new(), None)))),
+            publisher: Arc::new(Paper),
         };
         let addresses = edge.addresses();
         let shutdown = Shutdown::default();

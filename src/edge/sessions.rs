@@ -1,0 +1,88 @@
+//! `GET /debug/sessions`: the sessions of this replica, page by page.
+//!
+//! `?limit=` (100 by default, at most 1000) and `?from=` with the `next` of the answer before. Nothing personal
+//! is told but the user's id.
+
+use super::query::Query;
+use crate::lane::ListFrom;
+use crate::lane::delivery::SessionView;
+use crate::metrics::edge::Refusal;
+use axum::Router;
+use axum::extract::RawQuery;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use serde_json::{Value, json};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+const DEFAULT_LIMIT: usize = 100;
+const MAX_LIMIT: usize = 1_000;
+
+/// One page, and where to go on.
+pub type Page = (Vec<SessionView>, Option<ListFrom>);
+
+/// Lists sessions from a place on, at most so many. Ends within a deadline of its own.
+pub type ListSessions =
+    Arc<dyn Fn(ListFrom, usize) -> Pin<Box<dyn Future<Output = Page> + Send>> + Send + Sync>;
+
+/// The path.
+pub fn router(list: ListSessions) -> Router {
+    let answer = move |RawQuery(query): RawQuery| {
+        let list = Arc::clone(&list);
+        async move {
+            let query = Query::parse(query.as_deref());
+            let (from, limit) = page(&query)?;
+            let (sessions, next) = list(from, limit).await;
+            Ok::<Response, Refusal>(render(&sessions, next))
+        }
+    };
+    Router::new().route("/debug/sessions", get(answer))
+}
+
+fn page(query: &Query) -> Result<(ListFrom, usize), Refusal> {
+    let from = match query.first("from") {
+        None => ListFrom::default(),
+        Some(text) => {
+            let (lane, place) = text.split_once('.').ok_or(Refusal::Page)?;
+            let number = |text: &str| text.parse().map_err(|_| Refusal::Page);
+            ListFrom { lane: number(lane)?, place: number(place)? }
+        }
+    };
+    let limit = query.first("limit").map_or(Ok(DEFAULT_LIMIT), str::parse).map_err(|_| Refusal::Page)?;
+    if (1..=MAX_LIMIT).contains(&limit) { Ok((from, limit)) } else { Err(Refusal::Page) }
+}
+
+fn render(sessions: &[SessionView], next: Option<ListFrom>) -> Response {
+    let session = |s: &SessionView| -> Value {
+        json!({
+            "id": format!("{}.{}", s.lane, s.place),
+            "transport": if s.transport == 0 { "ws" } else { "sse" },
+            "user_id": s.user_id.as_deref(),
+            "subscriptions": s.n_subscriptions,
+            "pending": s.n_pending,
+            "backlog_age_ms": s.backlog_age.as_millis() as u64,
+            "blocked": s.blocked,
+        })
+    };
+    let next = next.map(|next| format!("{}.{}", next.lane, next.place));
+    let body = json!({ "sessions": sessions.iter().map(session).collect::<Vec<_>>(), "next": next });
+    let headers = [(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")];
+    (headers, body.to_string()).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_is_bounded_and_goes_on_where_it_ended() {
+        let read = |query| page(&Query::parse(Some(query)));
+        assert_eq!(read(""), Ok((ListFrom::default(), DEFAULT_LIMIT)));
+        assert_eq!(read("from=1.20&limit=5"), Ok((ListFrom { lane: 1, place: 20 }, 5)));
+        for query in ["limit=0", "limit=1001", "limit=x", "from=1", "from=1.x", "from=-1.0"] {
+            assert_eq!(read(query), Err(Refusal::Page), "{query}");
+        }
+    }
+}
