@@ -127,6 +127,7 @@ impl Node {
                 Err(error) => {
                     self.shared.metrics.upstream.connects_failed.increment(1);
                     let reason = refusal::of_connecting(&error);
+                    self.clear_connecting(&subject, Some(reason));
                     if self.shared.readiness.set(reason, &subject, error.to_string()) {
                         tracing::warn!(redis.node = subject, %error, reason = reason.label(), "can't connect");
                     }
@@ -145,8 +146,7 @@ impl Node {
         let far = Arc::clone(&wire);
         let connection = shared.connector.open_subscription(&self.addr, move |info| far.push(info)).await?;
         let subject = self.addr.to_string();
-        let was_away = shared.readiness.clear(Reason::NodeUnreachable, &subject);
-        if shared.readiness.clear(Reason::AuthFailed, &subject) | was_away {
+        if self.clear_connecting(&subject, None) {
             tracing::info!(redis.node = subject, "connected again");
         }
         let incarnation: Incarnation = shared.incarnations.fetch_add(1, Ordering::Relaxed);
@@ -156,6 +156,12 @@ impl Node {
         let line =
             Line::new(self.addr.clone(), incarnation, wire, connection, Arc::clone(shared), orders, wanted);
         Ok((line, open))
+    }
+
+    /// Clears what connecting may have run into, except for `but`. Gives whether there was something.
+    fn clear_connecting(&self, subject: &str, but: Option<Reason>) -> bool {
+        let others = refusal::CONNECTING.into_iter().filter(|reason| Some(*reason) != but);
+        others.filter(|reason| self.shared.readiness.clear(*reason, subject)).count() > 0
     }
 
     fn ended(&self, subject: &str, end: End) {

@@ -88,6 +88,8 @@ struct State {
     n_unheard: u32,
     /// Attempts in a row to publish that failed.
     n_failed: u32,
+    /// Probes in a row in whose place a PING was sent.
+    n_pings: u32,
     /// The ACL forbids publishing.
     denied: bool,
     is_replica: bool,
@@ -110,12 +112,13 @@ impl Prober {
             last_beat = now;
             if state.asked.is_some_and(|asked| stopped || self.wire.heard_at() >= asked) {
                 state.asked = None;
+                // Where probes stay impossible, an answer to PING has to do.
+                if self.wire.is_proven() || state.n_pings >= 2 {
+                    self.readiness.clear(Reason::ProbeSilent, &self.node.to_string());
+                }
             }
             if state.asked.is_some_and(|asked| now - asked >= self.timing.deadline) {
                 return Verdict::Silent;
-            }
-            if self.wire.is_proven() {
-                self.readiness.clear(Reason::ProbeSilent, &self.node.to_string());
             }
             if now < ask_at {
                 continue;
@@ -124,8 +127,9 @@ impl Prober {
             state.asked.get_or_insert(now);
             match self.probe(&mut state).await {
                 Ok(Some(verdict)) => return verdict,
-                Ok(None) => {}
+                Ok(None) => state.n_pings = 0,
                 Err(()) => {
+                    state.n_pings += 1;
                     while pings.try_join_next().is_some() {}
                     // One at a time: a silent node is not asked again and again.
                     if pings.is_empty() {
@@ -228,6 +232,7 @@ impl Prober {
         }
         if error.kind() == redis::ErrorKind::Server(ServerErrorKind::NoPerm) {
             state.denied = true;
+            self.readiness.clear(Reason::ProbeFailing, &subject);
             return tracing::warn!(
                 redis.node = subject,
                 %error,

@@ -75,6 +75,8 @@ pub(super) struct Line {
     refused: HashMap<Channel, Reason>,
     refusals: Backoff,
     refused_until: Instant,
+    /// That the probe channel alone is refused has been logged.
+    told_of_probe: bool,
 }
 
 impl Line {
@@ -103,6 +105,7 @@ impl Line {
             refused: HashMap::new(),
             refusals: REFUSAL_PAUSES,
             refused_until: now,
+            told_of_probe: false,
         }
     }
 
@@ -290,13 +293,18 @@ impl Line {
         if self.refused_until <= now {
             let reason = refusal::of_subscribing(first);
             self.refused_until = now + self.refusals.pause().min(refusal::longest_pause(reason));
-            tracing::warn!(
-                redis.node = self.subject,
-                channels.n = refused.len(),
-                error = %first,
-                reason = reason.label(),
-                "channels were refused"
-            );
+            let only_probe = refused.iter().all(|(channel, _)| Some(*channel) == self.probe);
+            // Our own channel may stay refused for ever; once per connection is enough to be told.
+            if !only_probe || !mem::replace(&mut self.told_of_probe, true) {
+                tracing::warn!(
+                    redis.node = self.subject,
+                    channels.n = refused.len(),
+                    only_probe,
+                    error = %first,
+                    reason = reason.label(),
+                    "channels were refused"
+                );
+            }
         }
         for (channel, error) in refused {
             // A refusal may belong to a neighbour; what is acknowledged is not refused. Without our own

@@ -4,6 +4,9 @@ use crate::upstream::readiness::Reason;
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 use std::time::Duration;
 
+/// Every reason that [`of_connecting`] gives.
+pub(super) const CONNECTING: [Reason; 3] = [Reason::NodeUnreachable, Reason::AuthFailed, Reason::Loading];
+
 /// Why a node can't be connected to.
 pub(super) fn of_connecting(error: &RedisError) -> Reason {
     match (error.kind(), error.code()) {

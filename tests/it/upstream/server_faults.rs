@@ -222,6 +222,25 @@ async fn refused_channels_are_named_and_come_back_with_the_grant() {
 }
 
 #[tokio::test]
+async fn an_acl_that_allows_our_channels_by_name_costs_the_proof_and_nothing_else() {
+    let server = RedisServer::start().await;
+    for rule in ["on", ">pw", "~market:*", "+@all", "resetchannels", "&market:price-updated"] {
+        server.cmd::<String>(&["ACL", "SETUSER", "svc", rule]).await;
+    }
+    let password = Some(config::Secret::new("pw".into()));
+    let username = Some("svc".into());
+    let config = config::Redis { username, password, ..standalone(server.address(), 1) };
+    let listener = Listener::start(&config).ready().await;
+    listener.join([101]);
+    Publisher::standalone(&server, 1).announce(&Statement::new(101, "1", 1)).await;
+    listener.sees(101, 1, SOON).await;
+    server.freeze();
+    listener.is_unready("probe_silent", Duration::from_secs(4)).await;
+    server.thaw();
+    listener.is_ready(SOON).await;
+}
+
+#[tokio::test]
 async fn a_refused_password_is_named_and_the_file_is_read_again() {
     let server = RedisServer::start().await;
     server.cmd::<String>(&["CONFIG", "SET", "requirepass", "right"]).await;
