@@ -720,7 +720,19 @@ impl<P: Pipe> Delivery<P> {
             let wait = first + spacing * i as u32;
             let after_ms = wait.as_millis() as u64;
             self.say(key, "reconnect", &server::reconnect(after_ms));
+            self.say_retry(key, after_ms);
             self.drain.push_back((now.mono + wait, key));
+        }
+    }
+
+    /// A browser whose page knows nothing of `reconnect` obeys this after the end of the stream.
+    fn say_retry(&mut self, key: Key, after_ms: u64) {
+        if let Some(session) = self.session_mut(key)
+            && let Encoder::Sse(sse) = &session.encoder
+        {
+            sse.push_chunk(session.outbox.control(), |out| {
+                out.extend_from_slice(format!("retry: {after_ms}\n\n").as_bytes());
+            });
         }
     }
 
