@@ -4,7 +4,7 @@
 # measures its own scheduler.
 TEST_THREADS ?= 2
 
-.PHONY: demo test lint unit it setup
+.PHONY: demo test lint unit it alone setup
 
 # The live page on http://127.0.0.1:8080/, fed by a random walk; REPLAY=1 replays real index prices.
 demo:
@@ -12,7 +12,8 @@ demo:
 
 # Everything: what is missing is installed first (or named, without root), then no network is needed.
 test: setup lint
-	RUST_TEST_THREADS=$(TEST_THREADS) cargo test --locked
+	RUST_TEST_THREADS=$(TEST_THREADS) cargo test --locked -- --skip alone::
+	RUST_TEST_THREADS=1 cargo test --locked --test it alone::
 
 lint:
 	tests/lint.sh
@@ -21,7 +22,11 @@ unit:
 	cargo test --locked --lib
 
 it:
-	RUST_TEST_THREADS=$(TEST_THREADS) cargo test --locked --test it
+	RUST_TEST_THREADS=$(TEST_THREADS) cargo test --locked --test it -- --skip alone::
+
+# What measures time or fills the machine.
+alone:
+	RUST_TEST_THREADS=1 cargo test --locked --test it alone:: -- --nocapture
 
 setup:
 	tests/setup.sh

@@ -6,16 +6,29 @@
 #![allow(clippy::disallowed_methods, reason = "tests end their tasks with their runtime")]
 #![allow(clippy::unwrap_used, reason = "a test that can't go on ends with the error")]
 
+mod alone;
+mod auth;
 mod browser_control;
+mod catch_up;
 mod cli;
 mod client_js;
 mod config;
+mod contract;
 mod deploy;
+mod digits;
+mod drain;
+mod ingest;
+mod main_job;
+mod ops;
 mod process;
 mod proxies;
 mod redis_commands;
 mod redis_servers;
 mod simulation;
+mod slow_consumer;
+mod sse;
+mod start;
+mod subscribe;
 mod support;
 mod tidy;
 mod upstream;

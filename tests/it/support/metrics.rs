@@ -37,7 +37,7 @@ impl Metrics {
             sample.name == name && labels.iter().all(has)
         };
         let found: Vec<f64> = self.samples.iter().filter(fits).map(|sample| sample.value).collect();
-        assert!(!found.is_empty(), "no series {name} {labels:?} in:\n{}", self.text);
+        assert!(!found.is_empty(), "no series {name} {labels:?}; there are {:?}", self.names());
         found.iter().sum()
     }
 

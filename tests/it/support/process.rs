@@ -1,7 +1,8 @@
 //! A child process with the verbs that tests use on servers. It ends with its owner.
 
 use super::wait::wait_for;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, kill_process, pidfd_getfd, pidfd_open};
+use std::fs::DirEntry;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -78,6 +79,22 @@ impl Process {
     /// Open descriptors.
     pub fn n_descriptors(&self) -> usize {
         std::fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap().count()
+    }
+
+    /// Its sockets, shared with it, so that their options can be read.
+    pub fn sockets(&self) -> Vec<socket2::Socket> {
+        let process = pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty()).unwrap();
+        let entries = std::fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap();
+        let is_socket = |entry: &DirEntry| {
+            let target = std::fs::read_link(entry.path());
+            target.is_ok_and(|target| target.to_string_lossy().starts_with("socket:"))
+        };
+        let sockets = entries.filter_map(Result::ok).filter(is_socket).filter_map(|entry| {
+            let number = entry.file_name().to_str()?.parse().ok()?;
+            // A connection may have ended since the folder was read.
+            Some(pidfd_getfd(&process, number, PidfdGetfdFlags::empty()).ok()?.into())
+        });
+        sockets.collect()
     }
 
     /// Processor time used so far, user and system together.

@@ -10,10 +10,10 @@ use std::time::Duration;
 
 /// One of each.
 pub struct World {
-    /// The server.
-    pub redis: RedisServer,
-    /// The gateway in front of it.
+    /// The gateway. It comes first, because it ends first.
     pub gateway: Gateway,
+    /// The server behind it.
+    pub redis: RedisServer,
     /// Who fills it.
     pub publisher: Publisher,
 }

@@ -1,0 +1,139 @@
+//! The end of a process: told, in time, with exit code 0.
+
+use super::support::http;
+use super::support::raw_ws::RawWs;
+use super::support::sse::{Item, Sse};
+use super::support::token::token;
+use super::support::wait::wait_for;
+use super::support::world::World;
+use super::support::ws::{Heard, Ws};
+use std::io::ErrorKind;
+use std::time::{Duration, Instant};
+
+/// The drain deadline of test gateways, and a second.
+const DRAINED: Duration = Duration::from_secs(6);
+
+#[tokio::test]
+async fn every_session_is_told_to_reconnect_and_the_exit_is_clean() {
+    let mut world = World::start().await;
+    let mut ws = Ws::open_as(&world.gateway, "7").await;
+    ws.subscribe(&["quote:101"]).await;
+    let mut sse = Sse::open(&world.gateway, &token("8"), "quote:101").await;
+    sse.acknowledgement().await;
+    world.gateway.process().stop();
+    let advice = ws.next_of("reconnect").await;
+    let after_ms = |json: &str| serde_json::from_str::<serde_json::Value>(json).unwrap()["after_ms"].as_u64();
+    assert!(after_ms(&advice).is_some_and(|ms| ms < 60_000), "{advice}");
+    assert_eq!(ws.closed(DRAINED).await, (1012, "service_restart".into()));
+
+    let (mut advised, mut retry) = (None, None);
+    loop {
+        match sse.next().await {
+            Item::Event { name, data, .. } if name == "reconnect" => advised = after_ms(&data),
+            Item::Retry(ms) if advised.is_some() => retry = Some(ms),
+            Item::End => break,
+            _ => {}
+        }
+    }
+    assert!(advised.is_some() && retry.is_some(), "advice {advised:?}, retry {retry:?}");
+    let status = world.gateway.process().ended(DRAINED).await;
+    assert_eq!(status.code(), Some(0), "{status:?}");
+}
+
+#[tokio::test]
+async fn quotes_flow_until_the_close() {
+    let mut world = World::start_with(|builder| {
+        builder.set("drain.notice", "'1s'").set("drain.deadline", "'6s'").set("drain.reconnect_rate", "1")
+    })
+    .await;
+    let mut sessions = Vec::new();
+    for user in ["7", "8", "9"] {
+        let mut ws = Ws::open_as(&world.gateway, user).await;
+        ws.subscribe(&["quote:101"]).await;
+        sessions.push(ws);
+    }
+    world.gateway.process().stop();
+    sessions[0].next_of("reconnect").await;
+    world.announce(101, "71000.10", 1).await;
+    let mut n_saw = 0;
+    for ws in &mut sessions {
+        let heard = ws.all_within(Duration::from_secs(7)).await;
+        n_saw +=
+            usize::from(heard.iter().any(|h| matches!(h, Heard::Text(text) if text.contains("71000.10"))));
+        assert!(heard.contains(&Heard::Close(1012, "service_restart".into())), "{heard:?}");
+    }
+    assert!(n_saw >= 2, "{n_saw} of 3 sessions got a quote while the process drained");
+    assert_eq!(world.gateway.process().ended(DRAINED).await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn a_draining_process_is_not_ready_at_once_and_then_admits_nobody() {
+    let mut world = World::start_with(|builder| builder.set("drain.reconnect_rate", "1")).await;
+    let mut sessions = Vec::new();
+    for user in ["7", "8", "9", "10"] {
+        sessions.push(Ws::open_as(&world.gateway, user).await);
+    }
+    world.gateway.process().stop();
+    wait_for("readiness fails at once", Duration::from_secs(1), || async {
+        let answer = world.gateway.readiness().await;
+        (answer.head.status == 503 && answer.body.contains("drain")).then_some(())
+    })
+    .await;
+    assert_eq!(http::get(world.gateway.admin, "/livez", &[]).await.head.status, 200);
+    sessions[0].next_of("reconnect").await;
+    let bearer = format!("Bearer {}", token("11"));
+    let headers = [("Authorization", bearer.as_str())];
+    let path = "/market/sse?topics=quote:1";
+    match http::try_request(world.gateway.public, "GET", path, &headers, "").await {
+        // A connection that waits to be accepted when the listener closes is reset.
+        Err(refused) => {
+            let is_refusal =
+                matches!(refused.kind(), ErrorKind::ConnectionRefused | ErrorKind::ConnectionReset);
+            assert!(is_refusal, "{refused}");
+        }
+        Ok(answer) => {
+            assert_eq!(answer.head.status, 503, "{answer:?}");
+            assert!(!answer.head.header("retry-after").is_empty(), "{answer:?}");
+        }
+    }
+    assert_eq!(world.gateway.process().ended(DRAINED).await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn a_second_signal_stops_at_once() {
+    let mut world =
+        World::start_with(|builder| builder.set("drain.notice", "'10s'").set("drain.deadline", "'30s'"))
+            .await;
+    let mut ws = Ws::open_as(&world.gateway, "7").await;
+    world.gateway.process().stop();
+    wait_for("the drain begins", Duration::from_secs(2), || async {
+        (world.gateway.readiness().await.head.status == 503).then_some(())
+    })
+    .await;
+    let signalled = Instant::now();
+    world.gateway.process().stop();
+    world.gateway.process().ended(Duration::from_secs(3)).await;
+    assert!(signalled.elapsed() < Duration::from_secs(3));
+    while ws.next().await != Heard::Gone {}
+}
+
+#[tokio::test]
+async fn idle_streams_and_readers_that_stopped_do_not_hold_the_exit_up() {
+    let mut world = World::start().await;
+    let mut idle = Vec::new();
+    for user in 0..10 {
+        let mut sse = Sse::open(&world.gateway, &token(&user.to_string()), "quote:101").await;
+        sse.acknowledgement().await;
+        idle.push(sse);
+    }
+    let mut stopped = RawWs::connect_with(world.gateway.public, Some(4096), &[]).await;
+    let auth = serde_json::json!({ "type": "auth", "token": token("stopped") }).to_string();
+    stopped.send(&auth).await;
+    let signalled = Instant::now();
+    let status = world.gateway.stop(DRAINED).await;
+    assert_eq!(status.code(), Some(0), "{status:?}");
+    assert!(signalled.elapsed() < DRAINED, "{:?}", signalled.elapsed());
+    for sse in &mut idle {
+        sse.ended(Duration::from_secs(1)).await;
+    }
+}
