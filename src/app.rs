@@ -15,10 +15,10 @@ use crate::fanout::{Fanout, MAX_LANES};
 use crate::lane::delivery::Shared;
 use crate::lane::{LaneThreads, Lanes};
 use crate::metrics::Metrics;
+use crate::publish::QuotePublisher;
 use crate::session::standing::Timers;
 use crate::session::sweep;
 use crate::shutdown::{Phase, Phases, Requests};
-use crate::upstream::embedded::EmbeddedPublisher;
 use anyhow::Context;
 use source::Source;
 use std::sync::Arc;
@@ -131,9 +131,9 @@ impl App {
         self.edge.addresses()
     }
 
-    /// Publishes into the embedded bus; `None` where quotes come from Redis.
-    pub fn embedded_publisher(&self) -> Option<EmbeddedPublisher> {
-        self.source.embedded_publisher(&self.fanout)
+    /// Where quotes can be published to.
+    pub fn publisher(&self) -> Arc<dyn QuotePublisher> {
+        self.source.publisher(&self.fanout)
     }
 
     /// The phase, for whoever waits for one.

@@ -157,14 +157,6 @@ impl Source {
         }
     }
 
-    /// Publishes into the bus, where there is one.
-    pub fn embedded_publisher(&self, fanout: &Arc<Fanout>) -> Option<EmbeddedPublisher> {
-        match self {
-            Self::Embedded(bus) => Some(EmbeddedPublisher::new(Arc::clone(bus), Arc::clone(fanout))),
-            Self::Redis(_) => None,
-        }
-    }
-
     /// Brings quotes to `fanout` until `end`.
     pub fn run(
         &self,
@@ -196,7 +188,7 @@ impl Source {
         Box::pin(async move {
             let watching = async {
                 if let Some(watchers) = watchers {
-                    watchers.run(end.clone()).await;
+                    end.run_until_cancelled(watchers.run()).await;
                 }
             };
             let fits = async {
@@ -241,7 +233,7 @@ async fn schema_fits(commands: &Commands, end: &CancellationToken) -> bool {
             Some(Standing::Behind(missing)) => tracing::warn!(
                 redis.node = %node,
                 schema.missing = ?missing,
-                "the functions in Redis are older than this program: run `tickbridge migrate --redis {node}`"
+                "the functions in Redis are older than this program: run `tickbridge migrate` with this configuration"
             ),
             Some(Standing::Ahead(newest)) => {
                 tracing::error!(

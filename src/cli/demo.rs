@@ -96,11 +96,10 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let (source, rate) = args.source()?;
     let variables = Sources::of_process(Vec::new()).variables;
     serve::gateway(Args::sources(variables), |app| {
-        let publisher = app.embedded_publisher().expect("the mode is fixed to embedded");
         // Who starts it by hand sees the address without reading the log; a closed standard output is no reason
         // not to run.
         let _ = super::print(&format!("the live page is on http://{}/\n", app.addresses().public));
-        generate(source, rate, Arc::new(publisher))
+        generate(source, rate, app.publisher())
     })
 }
 

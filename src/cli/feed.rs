@@ -141,9 +141,13 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     };
     super::print(&tally.summary(start.elapsed(), args.rate, cpu_time()))?;
     match tally.last_failure() {
-        Some(why) if n_lost > 0 => Err(Failure::Failed(format!(
-            "the last quotes of {n_lost} instruments could not be published ({why}); check the servers"
-        ))),
+        Some(why) if n_lost > 0 => {
+            let is_function = why.contains("Function not found");
+            let remedy = if is_function { "run tickbridge migrate first" } else { "check the servers" };
+            Err(Failure::Failed(format!(
+                "the last quotes of {n_lost} instruments could not be published ({why}); {remedy}"
+            )))
+        }
         _ => Ok(()),
     }
 }

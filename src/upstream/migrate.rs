@@ -11,7 +11,7 @@
 
 use super::commands::failure::{Failure, Kind};
 use super::commands::{Answer, Commands};
-use super::slots::{NodeAddr, SlotTable, slot};
+use super::slots::{NodeAddr, SLOTS, SlotTable, slot};
 use redis::{Cmd, FromRedisValue, Value, cmd};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -175,7 +175,7 @@ fn standing(found: &Found) -> Standing {
 
 /// The name of the schema hash on `node`: a key that lies in one of its slots.
 fn schema_key(table: &SlotTable, node: &NodeAddr) -> Option<String> {
-    let tagged = (0..u32::from(super::slots::SLOTS)).map(|tag| format!("{SCHEMA}:{{{tag}}}"));
+    let tagged = (0..SLOTS).map(|tag| format!("{SCHEMA}:{{{tag}}}"));
     let mut names = std::iter::once(SCHEMA.to_owned()).chain(tagged);
     names.find(|name| table.owner(slot(name.as_bytes())) == Some(node))
 }
@@ -210,8 +210,8 @@ mod tests {
     fn each_primary_has_a_schema_hash_of_its_own() {
         let nodes = ["a:1", "b:1", "c:1"].map(|node| NodeAddr::parse(node).expect("valid"));
         let mut table = SlotTable::empty();
-        for number in 0..super::super::slots::SLOTS {
-            table.set(number, &nodes[usize::from(number) * 3 / usize::from(super::super::slots::SLOTS)]);
+        for number in 0..SLOTS {
+            table.set(number, &nodes[usize::from(number) * 3 / usize::from(SLOTS)]);
         }
         let keys: Vec<_> =
             nodes.iter().map(|node| schema_key(&table, node).expect("it owns slots")).collect();

@@ -52,7 +52,11 @@ const LONGEST_PAUSE_FATAL: Duration = Duration::from_secs(10);
 pub struct Watchers {
     wanted: Mutex<Wanted>,
     changed: Notify,
+    /// Held by whoever writes.
     writing: tokio::sync::Mutex<()>,
+    /// Held by `run`.
+    running: tokio::sync::Mutex<()>,
+    closing: CancellationToken,
     config: config::Watchers,
     replica: Arc<str>,
     commands: Arc<Commands>,
@@ -91,6 +95,8 @@ impl Watchers {
             wanted: Mutex::new(Wanted::new(max_pairs)),
             changed: Notify::new(),
             writing: tokio::sync::Mutex::default(),
+            running: tokio::sync::Mutex::default(),
+            closing: CancellationToken::new(),
             config: config.clone(),
             replica: replica.into(),
             commands,
@@ -98,21 +104,29 @@ impl Watchers {
         }
     }
 
-    /// Brings Redis to what is wanted, until `stop`. A write that has begun is ended first.
-    pub async fn run(&self, stop: CancellationToken) {
+    /// Brings Redis to what is wanted, until [`Watchers::close`].
+    ///
+    /// # Cancel safety
+    /// What was being written counts as not written.
+    pub async fn run(&self) {
+        let _running = self.running.lock().await;
         let liveness = Liveness::new(&self.commands, &self.replica, self.config.renew_interval);
+        let stop = &self.closing;
         tokio::join!(
-            self.write_changes(&stop),
-            self.renew(&stop),
-            liveness.run(|| self.write_all_again(), &self.metrics.watchers, &stop),
+            self.write_changes(stop),
+            self.renew(stop),
+            liveness.run(|| self.write_all_again(), &self.metrics.watchers, stop),
         );
     }
 
-    /// Removes everything of this replica, until `deadline`. To be called when `run` has ended and no
-    /// session is left.
+    /// Ends `run` and removes everything of this replica, until `deadline`. To be called when no session
+    /// is left.
     pub async fn close(&self, deadline: Instant) {
-        self.wanted().none_wanted();
+        self.closing.cancel();
         let removed = timeout_at(deadline, async {
+            // A write that has begun is ended first: two pipelines have no order.
+            let _ended = self.running.lock().await;
+            self.wanted().none_wanted();
             let mut pause = FIRST_PAUSE;
             while self.wanted().has_changes() {
                 if self.write(|wanted| wanted.take_changes(MAX_BATCH)).await.is_err() {

@@ -7,7 +7,8 @@ use jsonwebtoken::{Algorithm, DecodingKey, Validation};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
-const COMMANDS: [&str; 7] = ["serve", "demo", "feed", "check-config", "print-config", "token", "health"];
+const COMMANDS: [&str; 8] =
+    ["serve", "demo", "feed", "migrate", "check-config", "print-config", "token", "health"];
 
 /// What a command printed and how it ended.
 pub struct Ran {

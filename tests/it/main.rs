@@ -22,6 +22,7 @@ mod main_job;
 mod ops;
 mod process;
 mod proxies;
+mod publish;
 mod redis_commands;
 mod redis_servers;
 mod simulation;

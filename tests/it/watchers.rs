@@ -15,7 +15,6 @@ use tickbridge::session::WatchRegistry;
 use tickbridge::upstream::watchers::Watchers;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 const SOON: Duration = Duration::from_secs(1);
 
@@ -23,7 +22,6 @@ const SOON: Duration = Duration::from_secs(1);
 struct Replica {
     watchers: Arc<Watchers>,
     task: JoinHandle<()>,
-    stop: CancellationToken,
     client: Client,
 }
 
@@ -36,12 +34,9 @@ impl Replica {
         let config = config::Watchers { renew_interval, ..Default::default() };
         let (commands, metrics) = (Arc::clone(&client.commands), Arc::clone(&client.metrics));
         let watchers = Arc::new(Watchers::new(&config, name, 1_000_000, commands, metrics));
-        let stop = CancellationToken::new();
-        let task = tokio::spawn({
-            let (watchers, stop) = (Arc::clone(&watchers), stop.clone());
-            async move { watchers.run(stop).await }
-        });
-        Self { watchers, task, stop, client }
+        let running = Arc::clone(&watchers);
+        let task = tokio::spawn(async move { running.run().await });
+        Self { watchers, task, client }
     }
 
     fn watch(&self, user: &str, ids: impl IntoIterator<Item = i64>) {
@@ -55,9 +50,8 @@ impl Replica {
     }
 
     async fn close(self) {
-        self.stop.cancel();
-        self.task.await.unwrap();
         self.watchers.close(Instant::now() + Duration::from_secs(5)).await;
+        self.task.await.unwrap();
     }
 
     /// Ends it as a killed process would.

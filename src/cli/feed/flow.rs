@@ -12,6 +12,7 @@ use super::tally::Tally;
 use crate::clock::Now;
 use crate::instrument::InstrumentId;
 use crate::quote::Version;
+use crate::upstream::commands::failure::Class;
 use crate::upstream::publish::batch::{Batch, Entry, Outcome};
 use crate::upstream::publish::statement::{Stamp, Statement};
 use crate::upstream::publish::{InFlight, Publisher};
@@ -114,7 +115,9 @@ impl<'a> Flow<'a> {
             if attempt > 0 {
                 sleep(REPAIR_PAUSE).await;
             }
-            self.repair().await;
+            if !self.repair().await {
+                break;
+            }
         }
         self.lost.borrow().len()
     }
@@ -205,8 +208,9 @@ impl<'a> Flow<'a> {
         self.settled.notify_one();
     }
 
-    /// Waits until nothing is in flight, and tries what is lost once more.
-    async fn repair(&self) {
+    /// Waits until nothing is in flight, and tries what is lost once more. Gives whether trying again may
+    /// help.
+    async fn repair(&self) -> bool {
         while self.n_in_flight.get() > 0 {
             self.settled.notified().await;
         }
@@ -218,9 +222,12 @@ impl<'a> Flow<'a> {
         let outcome = self.publisher.repair(&batch, &all).await;
         self.tally.note_repair(batch.len(), &outcome);
         let mut lost = self.lost.borrow_mut();
-        for (at, _) in outcome.failed {
+        let mut may_help = false;
+        for (at, failure) in outcome.failed {
             let entry = batch.entry(at);
             lost.insert(entry.id, Lost::of(entry));
+            may_help |= failure.kind.class() != Class::Fatal;
         }
+        may_help
     }
 }
