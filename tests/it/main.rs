@@ -33,4 +33,5 @@ mod subscribe;
 mod support;
 mod tidy;
 mod upstream;
+mod watched;
 mod watchers;

@@ -31,7 +31,9 @@ async fn readiness_follows_redis_and_liveness_does_not() {
 #[tokio::test]
 async fn operators_paths_are_on_the_admin_listener_alone() {
     let world = World::start().await;
-    for path in ["/livez", "/readyz", "/metrics", "/actuator/health", "/actuator/prometheus"] {
+    for path in
+        ["/livez", "/readyz", "/metrics", "/debug/sessions", "/actuator/health", "/actuator/prometheus"]
+    {
         let admin = http::get(world.gateway.admin, path, &[]).await;
         assert_eq!(admin.head.status, 200, "{path}: {admin:?}");
         let public = http::get(world.gateway.public, path, &[]).await;
