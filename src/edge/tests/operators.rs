@@ -1,6 +1,7 @@
 //! The admin listener.
 
 use super::stand::{Stand, config};
+use crate::config::Secret;
 
 #[tokio::test]
 async fn readiness_follows_its_reasons_and_liveness_does_not() {
@@ -30,4 +31,32 @@ async fn the_exposition_stands_on_the_admin_listener_only() {
         assert!(public.starts_with("HTTP/1.1 404 "), "{public}");
     }
     assert_eq!(stand.metric("t_http_requests_total{route=\"ops\",status=\"2xx\"}"), 2);
+}
+
+#[tokio::test]
+async fn quotes_come_over_http_only_with_the_key() {
+    let mut with_key = config();
+    with_key.listen.publish_key = Some(Secret::new("a key".into()));
+    let payloads = r#"[{"stockId":1},{"stockId":2}]"#;
+    let post = |authorization: &str, body: &str| {
+        let length = body.len();
+        format!(
+            "POST /publish HTTP/1.1\r\nHost: x\r\n{authorization}Content-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+        )
+    };
+    let stand = Stand::start(&with_key);
+    for authorization in ["", "Authorization: Bearer another\r\n", "Authorization: Bearer \r\n"] {
+        let answer = stand.ask_admin_raw(&post(authorization, payloads)).await;
+        assert!(answer.starts_with("HTTP/1.1 401"), "{answer}");
+    }
+    let good = "Authorization: Bearer a key\r\n";
+    let answer = stand.ask_admin_raw(&post(good, payloads)).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert!(answer.ends_with(r#"{"not_published":[],"published":2,"retry":false}"#), "{answer}");
+    let answer = stand.ask_admin_raw(&post(good, "nonsense")).await;
+    assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
+
+    let without = Stand::start(&config());
+    let answer = without.ask_admin_raw(&post(good, payloads)).await;
+    assert!(answer.starts_with("HTTP/1.1 401"), "nobody can publish where no key is configured: {answer}");
 }

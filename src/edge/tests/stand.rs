@@ -145,8 +145,13 @@ impl Stand {
     }
 
     pub async fn ask_admin(&self, path: &str) -> String {
+        self.ask_admin_raw(&format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")).await
+    }
+
+    /// Sends a whole request to the admin listener and reads the whole answer.
+    pub async fn ask_admin_raw(&self, request: &str) -> String {
         let mut client = Client(TcpStream::connect(self.addresses.admin).await.expect("connects"));
-        client.send(&format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")).await;
+        client.send(request).await;
         client.read_to_end().await
     }
 
