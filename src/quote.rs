@@ -15,6 +15,9 @@ pub struct Version {
     pub seq: Option<u64>,
     /// The source's time in milliseconds since the Unix epoch.
     pub ts: Option<i64>,
+    /// `ts` is the time at which the price key was written, because the key has no time of the source.
+    /// The two are not one measure: a price is written after it was made.
+    pub of_write: bool,
 }
 
 /// How one version relates to another of the same instrument.
@@ -30,11 +33,11 @@ pub enum Age {
 
 impl Version {
     /// Compares with the version `than`: by `seq` where both carry one, otherwise by `ts` where both
-    /// carry one; otherwise they are the same and the order of arrival decides.
+    /// carry one of the same kind; otherwise they are the same and the order of arrival decides.
     pub fn age(self, than: Self) -> Age {
         let ordering = match (self.seq, than.seq, self.ts, than.ts) {
             (Some(a), Some(b), _, _) => a.cmp(&b),
-            (_, _, Some(a), Some(b)) => a.cmp(&b),
+            (_, _, Some(a), Some(b)) if self.of_write == than.of_write => a.cmp(&b),
             _ => return Age::Same,
         };
         match ordering {
@@ -151,12 +154,17 @@ impl Quote {
             Age::Older => return Verdict::Older,
             Age::Same => {}
         }
-        let measured =
-            |v: Version, w: Version| v.seq.is_some() && w.seq.is_some() || v.ts.is_some() && w.ts.is_some();
-        let comparable = measured(self.version, shown.version);
+        let (mine, shows) = (self.version, shown.version);
+        let same_kind = mine.of_write == shows.of_write;
+        let same_seq = mine.seq.is_some() && shows.seq.is_some();
+        let comparable = same_seq || same_kind && mine.ts.is_some() && shows.ts.is_some();
+        // The publisher writes the key first and publishes then, both by one clock.
+        let published = self.published_at.zip(shown.published_at);
+        if !same_kind && published.is_some_and(|(mine, shows)| mine < shows) {
+            return Verdict::Older;
+        }
         let follows = match self.origin {
-            Origin::Live if self.version.seq.is_some() && shown.version.seq.is_some() => false,
-            Origin::Live => !comparable || !self.same_content(shown),
+            Origin::Live => !same_seq && (!comparable || !self.same_content(shown)),
             Origin::Stored => !comparable && self.arrived_us > shown.arrived_us && !self.same_content(shown),
         };
         if follows { Verdict::Newer } else { Verdict::Duplicate }
@@ -173,7 +181,7 @@ mod tests {
     use super::*;
 
     fn v(seq: Option<u64>, ts: Option<i64>) -> Version {
-        Version { seq, ts }
+        Version { seq, ts, of_write: false }
     }
 
     #[test]
@@ -214,6 +222,25 @@ mod tests {
         let live = quote(None, "10", Origin::Live, 5);
         assert_eq!(quote(None, "9", Origin::Stored, 4).judge(&live), Verdict::Duplicate);
         assert_eq!(quote(None, "9", Origin::Stored, 6).judge(&live), Verdict::Newer);
+    }
+
+    #[test]
+    fn a_key_written_after_its_price_was_made_does_not_hold_the_next_one_up() {
+        // Made at 300 and written at 500; the next one is made at 450 and published at 650.
+        let mut stored = quote(Some(500), "10", Origin::Stored, 1);
+        stored.version.of_write = true;
+        stored.published_at = Some(500);
+        let mut next = quote(Some(450), "11", Origin::Live, 2);
+        next.published_at = Some(650);
+        assert_eq!(next.judge(&stored), Verdict::Newer);
+        assert_eq!(stored.judge(&next), Verdict::Older);
+        let mut late = quote(Some(300), "9", Origin::Live, 2);
+        late.published_at = Some(400);
+        assert_eq!(late.judge(&stored), Verdict::Older);
+        // Without publishedAt the order of arrival is all there is.
+        next.published_at = None;
+        assert_eq!(next.judge(&stored), Verdict::Newer);
+        assert_eq!(stored.judge(&next), Verdict::Duplicate, "it was read before the quote arrived");
     }
 
     #[test]

@@ -94,11 +94,11 @@ impl SseEncoder {
 
     /// Whether the client needs `quote`, given what it has seen, perhaps from a replica that was ahead.
     pub fn needs(&self, sub: u16, quote: &EncodedQuote, initial: bool) -> bool {
-        match self.seen.get(usize::from(sub)).copied().flatten().map(|seen| quote.version.age(seen)) {
-            None | Some(Age::Newer) => true,
-            Some(Age::Same) => !initial,
-            Some(Age::Older) => false,
+        let Some(seen) = self.seen.get(usize::from(sub)).copied().flatten() else { return true };
+        if quote.version == seen && seen != Version::default() {
+            return !initial;
         }
+        quote.version.age(seen) != Age::Older
     }
 
     /// Appends `text` as one chunk, or as it is.

@@ -25,10 +25,13 @@ pub const INEXACT: &str = "w";
 const FORMAT: u8 = 1;
 const HAS_SEQ: u8 = 1;
 const HAS_TS: u8 = 2;
+const OF_WRITE: u8 = 4;
+/// Tells a version with neither from nothing seen.
+const SEEN: u8 = 8;
 
 /// What a client has seen, in ascending order of instruments.
 ///
-/// `None` is a topic of which nothing was sent, or nothing that has a version.
+/// `None` is a topic of which nothing was sent.
 pub type Seen = Vec<Option<Version>>;
 
 /// Writes the id for `seen`, whose instruments are `topics` in ascending order.
@@ -42,11 +45,14 @@ pub fn encode(topics: &[InstrumentId], seen: &[Option<Version>]) -> String {
     let base = seen.iter().flatten().find_map(|v| v.ts).unwrap_or(0);
     push_varint(&mut bytes, zigzag(base));
     for version in seen {
-        let Some(Version { seq, ts }) = *version else {
+        let Some(Version { seq, ts, of_write }) = *version else {
             bytes.push(0);
             continue;
         };
-        bytes.push(u8::from(seq.is_some()) * HAS_SEQ + u8::from(ts.is_some()) * HAS_TS);
+        let flag = |set, flag| if set { flag } else { 0 };
+        bytes.push(
+            SEEN | flag(seq.is_some(), HAS_SEQ) | flag(ts.is_some(), HAS_TS) | flag(of_write, OF_WRITE),
+        );
         if let Some(seq) = seq {
             push_varint(&mut bytes, seq);
         }
@@ -77,7 +83,7 @@ pub fn decode(text: &str, topics: &[InstrumentId]) -> Option<Seen> {
         let seq = if tag & HAS_SEQ != 0 { Some(take_varint(&mut rest)?) } else { None };
         let ts =
             if tag & HAS_TS != 0 { Some(base.wrapping_add(unzigzag(take_varint(&mut rest)?))) } else { None };
-        seen.push((tag != 0).then_some(Version { seq, ts }));
+        seen.push((tag != 0).then_some(Version { seq, ts, of_write: tag & OF_WRITE != 0 }));
     }
     rest.is_empty().then_some(seen)
 }
@@ -129,11 +135,11 @@ mod tests {
     fn a_cursor_survives_the_journey() {
         let topics = topics(5);
         let seen = vec![
-            Some(Version { seq: Some(u64::MAX), ts: Some(i64::MIN) }),
+            Some(Version { seq: Some(u64::MAX), ts: Some(i64::MIN), of_write: true }),
             None,
-            Some(Version { seq: None, ts: Some(1_760_000_000_001) }),
-            Some(Version { seq: Some(0), ts: None }),
-            Some(Version { seq: None, ts: Some(1_760_000_000_000) }),
+            Some(Version { ts: Some(1_760_000_000_001), ..Version::default() }),
+            Some(Version { seq: Some(0), ..Version::default() }),
+            Some(Version { ts: Some(1_760_000_000_000), ..Version::default() }),
         ];
         assert_eq!(decode(&encode(&topics, &seen), &topics), Some(seen));
     }
@@ -149,8 +155,9 @@ mod tests {
     fn the_longest_cursor_is_still_read() {
         let topics = topics(EXACT_TOPICS as i64);
         let far = |i: usize| if i.is_multiple_of(2) { i64::MIN } else { i64::MAX };
-        let seen: Seen =
-            (0..EXACT_TOPICS).map(|i| Some(Version { seq: Some(u64::MAX), ts: Some(far(i)) })).collect();
+        let seen: Seen = (0..EXACT_TOPICS)
+            .map(|i| Some(Version { seq: Some(u64::MAX), ts: Some(far(i)), of_write: true }))
+            .collect();
         assert_eq!(decode(&encode(&topics, &seen), &topics), Some(seen));
     }
 

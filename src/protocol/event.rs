@@ -148,7 +148,7 @@ mod tests {
 
     fn sample() -> Quote {
         let text = r#"71000.10 1.2345 "2026-07-06T09:00:01""#;
-        let version = Version { seq: Some(42), ts: Some(1_700_000_000_100) };
+        let version = Version { seq: Some(42), ts: Some(1_700_000_000_100), of_write: false };
         let mut quote = Quote::new(InstrumentId::new(5930), version, Origin::Live, text.into());
         quote.set(Field::Price, 0..8);
         quote.set(Field::PrevDayChangePct, 9..15);

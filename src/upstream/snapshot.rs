@@ -70,7 +70,10 @@ impl RedisSnapshots {
         };
         match payload::stored(id, value, updated_at, self.max_bytes, read_us) {
             Ok(mut quote) => {
-                quote.version.ts = quote.version.ts.or(updated_at);
+                if quote.version.ts.is_none() {
+                    quote.version.ts = updated_at;
+                    quote.version.of_write = updated_at.is_some();
+                }
                 counted.quotes.increment(1);
                 Stored::Quote(Box::new(quote))
             }

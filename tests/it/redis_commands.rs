@@ -89,8 +89,8 @@ async fn a_stored_price_has_the_time_of_its_updated_at_key_unless_it_has_its_own
         other => panic!("{other:?}"),
     };
     let read = client.read(&[1, 2]).await;
-    assert_eq!(version(&read[0].1), Version { seq: None, ts: Some(1_700_000_000_123) });
-    assert_eq!(version(&read[1].1), Version { seq: Some(9), ts: Some(5) });
+    assert_eq!(version(&read[0].1), Version { seq: None, ts: Some(1_700_000_000_123), of_write: true });
+    assert_eq!(version(&read[1].1), Version { seq: Some(9), ts: Some(5), of_write: false });
 }
 
 #[tokio::test]

@@ -487,7 +487,7 @@ impl Browser {
 
 fn quote(id: i64, version: i64, origin: Origin, now_us: i64) -> Quote {
     let text = version.to_string();
-    let order = Version { seq: None, ts: Some(version) };
+    let order = Version { ts: Some(version), ..Version::default() };
     let mut quote = Quote::new(InstrumentId::new(id), order, origin, text.as_str().into());
     quote.set(Field::Price, 0..text.len());
     quote.arrived_us = now_us;

@@ -106,7 +106,7 @@ impl Bench {
 
     fn publish(&mut self, id: i64, ts: i64) {
         let text = ts.to_string();
-        let version = Version { seq: None, ts: Some(ts) };
+        let version = Version { ts: Some(ts), ..Version::default() };
         let mut quote = Quote::new(InstrumentId::new(id), version, Origin::Live, text.as_str().into());
         quote.set(Field::Price, 0..text.len());
         self.fanout.offer(quote, self.now);

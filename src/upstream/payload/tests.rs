@@ -19,7 +19,7 @@ fn a_full_payload_keeps_every_field_as_written() {
         r#""volume":9223372036854775808,"executionVolume":5,"value":8.7654321E+7,"seq":42,"extra":{"a":[1]}}"#
     ));
     assert_eq!(quote.id, InstrumentId::new(5930));
-    assert_eq!(quote.version, Version { seq: Some(42), ts: Some(1_700_000_000_100) });
+    assert_eq!(quote.version, Version { seq: Some(42), ts: Some(1_700_000_000_100), of_write: false });
     assert_eq!(quote.published_at, Some(1_700_000_000_110));
     assert_eq!((quote.arrived_us, quote.origin), (7, Origin::Live));
     for (field, text) in [

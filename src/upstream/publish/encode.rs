@@ -197,7 +197,7 @@ mod tests {
     const QUOTE: Entry<'static> = Entry {
         id: InstrumentId::new(-5),
         ms: 1_700_000_000_123,
-        version: Version { seq: None, ts: Some(7) },
+        version: Version { seq: None, ts: Some(7), of_write: false },
         json: b"{}",
     };
 

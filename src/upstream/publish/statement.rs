@@ -81,7 +81,7 @@ pub struct Stamp {
 impl Stamp {
     /// The version that it gives.
     pub const fn version(self) -> Version {
-        Version { seq: self.seq, ts: Some(self.ms) }
+        Version { seq: self.seq, ts: Some(self.ms), of_write: false }
     }
 }
 
