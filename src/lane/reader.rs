@@ -201,17 +201,18 @@ fn end_of(error: &Error) -> CloseReason {
 }
 
 async fn linger(stream: &TcpStream) {
-    let seen = async {
-        let mut buffer = [0; 512];
-        while stream.readable().await.is_ok() {
-            match stream.try_read(&mut buffer) {
-                Ok(0) => break,
-                Err(e) if e.kind() != io::ErrorKind::WouldBlock => break,
-                _ => {}
-            }
-        }
-    };
+    let seen = async { while stream.readable().await.is_ok() && discard(stream) {} };
     let _ = timeout(LINGER, seen).await;
+}
+
+/// Reads what has come. Gives whether more may come.
+fn discard(stream: &TcpStream) -> bool {
+    // Not in the async block: a buffer there would be a part of every session's task.
+    let mut buffer = [0; 512];
+    match stream.try_read(&mut buffer) {
+        Ok(n) => n > 0,
+        Err(e) => e.kind() == io::ErrorKind::WouldBlock,
+    }
 }
 
 /// The connection as tungstenite sees it.

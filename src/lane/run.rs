@@ -145,13 +145,16 @@ impl Thread {
             Err(error) => return tracing::debug!(%error, "a connection could not be registered"),
         };
         let ws = matches!(transport, Transport::Ws);
+        // A copy of its own size: what was read ahead may be an empty view of the 8 KiB that HTTP reads into,
+        // and tungstenite would keep those for as long as the session lives.
+        let read_ahead = read_ahead.to_vec();
         let admitted = Admitted { principal, permit };
         let key = lane.borrow_mut().admit(Rc::clone(&stream), &head, transport, admitted, Now::read());
         let (lane, max) = (Rc::clone(lane), self.shared.max_message_bytes);
         tokio::task::spawn_local(async move {
             let _load = load;
             if ws {
-                reader::read_ws(lane, key, stream, read_ahead.into(), max).await;
+                reader::read_ws(lane, key, stream, read_ahead, max).await;
             } else {
                 reader::read_sse(lane, key, stream).await;
             }
