@@ -103,6 +103,8 @@ struct Worker {
     tally: Tally,
     plan: Option<Arc<Plan>>,
     waiting: VecDeque<usize>,
+    /// Refused for the moment, to be tried again from these times on.
+    later: Vec<(u64, usize)>,
     in_flight: usize,
     cap: usize,
     widened: usize,
@@ -125,6 +127,7 @@ pub fn run(setup: Setup, commands: &Receiver<Command>) -> Result<()> {
         tally: Tally::default(),
         plan: None,
         waiting: VecDeque::new(),
+        later: Vec::new(),
         in_flight: 0,
         cap: 0,
         widened: 0,
@@ -216,10 +219,14 @@ impl Worker {
             session.reset();
         }
         self.in_flight = 0;
+        self.later.clear();
         self.setup.progress.live.store(0, Ordering::Relaxed);
     }
 
     fn connect_some(&mut self) {
+        let now = now_us();
+        let due = self.later.extract_if(.., |(at, _)| *at <= now).map(|(_, index)| index);
+        self.waiting.extend(due);
         while self.in_flight < self.cap {
             let Some(index) = self.waiting.pop_front() else { return };
             self.in_flight += 1;
@@ -391,6 +398,12 @@ impl Worker {
             _ => self.in_flight = self.in_flight.saturating_sub(1),
         }
         session.reset();
+        if reason.contains(" 503 ") {
+            // What a browser's client does: back after a second or so, not all at the same moment.
+            self.later.push((now_us() + fastrand::u64(500_000..1_500_000), index));
+            self.tally.put_off += 1;
+            return;
+        }
         *self.tally.ends.entry(reason.to_owned()).or_default() += 1;
         self.setup.progress.ended.fetch_add(1, Ordering::Relaxed);
     }

@@ -84,6 +84,9 @@ pub struct Outcome {
     pub connect_s: f64,
     /// The same after a reconnect storm under load.
     pub storm_s: Option<f64>,
+    /// Attempts to connect that were answered with 503 and made again.
+    #[serde(default)]
+    pub put_off: u64,
     /// Events per read of the load generator: what the server put into one write, or more.
     pub events_per_read: f64,
     /// Microseconds of CPU per delivered event, by role.
@@ -133,6 +136,9 @@ impl Outcome {
             self.publisher_lag.p99,
             self.foreign_cores,
         );
+        if let Some(seconds) = self.storm_s {
+            line += &format!(" | all back in {seconds:.1} s, {} put off", self.put_off);
+        }
         for (name, list) in [("INVALID", &self.invalid), ("FAULT", &self.faults)] {
             if !list.is_empty() {
                 line += &format!("\n    {name}: {}", list.join("; "));

@@ -226,6 +226,7 @@ fn conclude(scenario: &Scenario, run: u32, begun_us: u64, drift: i64, m: Measure
         first_price: tally.first_price.percentiles(),
         connect_s: m.connect_s,
         storm_s: m.storm_s,
+        put_off: tally.put_off,
         events_per_read: events as f64 / tally.reads.max(1) as f64,
         cpu_us,
         cores,

@@ -112,6 +112,8 @@ pub struct Tally {
     pub bytes: u64,
     /// Heartbeats answered.
     pub pings: u64,
+    /// Attempts answered with 503, which are made again.
+    pub put_off: u64,
     /// Sessions that were live once.
     pub connected: u64,
     /// Ends of sessions that this side didn't cause, by what was said.
@@ -135,6 +137,7 @@ impl Tally {
             (&mut self.reads, other.reads),
             (&mut self.bytes, other.bytes),
             (&mut self.pings, other.pings),
+            (&mut self.put_off, other.put_off),
             (&mut self.connected, other.connected),
         ] {
             *mine += theirs;
