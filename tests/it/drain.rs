@@ -4,7 +4,7 @@ use super::support::http;
 use super::support::raw_ws::RawWs;
 use super::support::sse::{Item, Sse};
 use super::support::token::token;
-use super::support::wait::wait_for;
+use super::support::wait::{let_pass, wait_for};
 use super::support::world::World;
 use super::support::ws::{Heard, Ws};
 use std::io::ErrorKind;
@@ -54,6 +54,8 @@ async fn quotes_flow_until_the_close() {
     }
     world.gateway.process().stop();
     sessions[0].next_of("reconnect").await;
+    // Closings are a second apart, so that somebody is still there after the first.
+    let_pass(Duration::from_millis(1_200)).await;
     world.announce(101, "71000.10", 1).await;
     let mut n_saw = 0;
     for ws in &mut sessions {
@@ -62,7 +64,7 @@ async fn quotes_flow_until_the_close() {
             usize::from(heard.iter().any(|h| matches!(h, Heard::Text(text) if text.contains("71000.10"))));
         assert!(heard.contains(&Heard::Close(1012, "service_restart".into())), "{heard:?}");
     }
-    assert!(n_saw >= 2, "{n_saw} of 3 sessions got a quote while the process drained");
+    assert!(n_saw >= 1, "nobody got a quote while the process drained");
     assert_eq!(world.gateway.process().ended(DRAINED).await.code(), Some(0));
 }
 
