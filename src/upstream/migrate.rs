@@ -241,10 +241,10 @@ mod tests {
         let record = (first.name, first.checksum());
         let library = (first.library, first.code);
         let behind = Standing::Behind(vec![first.name]);
-        assert_eq!(standing(&found(&[record.clone()], &[library])), Standing::Current);
+        assert_eq!(standing(&found(std::slice::from_ref(&record), &[library])), Standing::Current);
         assert_eq!(standing(&found(&[], &[library])), behind);
-        assert_eq!(standing(&found(&[record.clone()], &[])), behind);
-        assert_eq!(standing(&found(&[record.clone()], &[(first.library, "old")])), behind);
+        assert_eq!(standing(&found(std::slice::from_ref(&record), &[])), behind);
+        assert_eq!(standing(&found(std::slice::from_ref(&record), &[(first.library, "old")])), behind);
         let newer = ("0002_more", String::new());
         assert_eq!(standing(&found(&[record, newer], &[library])), Standing::Ahead("0002_more".into()));
     }
