@@ -8,8 +8,8 @@ set -eu
 exec redis-server - <<CONFIG
 dir /data
 port 6379
-requirepass $REDIS_PASSWORD
-masterauth $REDIS_PASSWORD
+requirepass "$REDIS_PASSWORD"
+masterauth "$REDIS_PASSWORD"
 save ""
 appendonly no
 maxmemory-policy volatile-ttl

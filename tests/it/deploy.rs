@@ -194,7 +194,8 @@ fn the_proxies_have_room_for_ten_thousand_sessions() {
     let compose = compose();
     for service in ["caddy", "nginx", "listener"] {
         let service = &compose["services"][service];
-        assert!(service["ulimits"]["nofile"]["hard"].as_u64().unwrap() >= number("worker_rlimit_nofile"));
+        let descriptors = interpolated(service["ulimits"]["nofile"]["hard"].as_str().unwrap());
+        assert!(descriptors.parse::<u64>().unwrap() >= number("worker_rlimit_nofile"));
     }
     for service in ["caddy", "nginx"] {
         let ports = &compose["services"][service]["sysctls"]["net.ipv4.ip_local_port_range"];
@@ -278,6 +279,14 @@ fn the_gateway_accepts_each_shipped_configuration() {
         assert_eq!(ran.code, 0, "{service}: {}", ran.err);
     }
     let folder = tempfile::tempdir().unwrap();
+    let as_files = yaml(&shipped("deploy/compose.secrets.yml"));
+    for (key, value) in as_files["services"]["listener"]["environment"].as_mapping().unwrap() {
+        let (key, value) = (key.as_str().unwrap(), value.as_str().unwrap());
+        assert!(
+            value.is_empty() || key.ends_with("_FILE") && value.starts_with("/run/secrets/"),
+            "{key}: {value}"
+        );
+    }
     let file = folder.path().join("tickbridge.toml");
     let map = yaml(&shipped("deploy/kubernetes/configmap.yaml"));
     let secret = folder.path().join("secret");

@@ -12,6 +12,7 @@ mod browser_control;
 mod catch_up;
 mod cli;
 mod client_js;
+mod compose;
 mod config;
 mod contract;
 mod deploy;

@@ -1,0 +1,439 @@
+//! The stack that an operator runs, run for real on a Docker Engine: `make test-compose`.
+//!
+//! One test, because the stack takes a minute to start; its steps are in the order in which they build on
+//! each other, and each says what it claims.
+
+mod crowd;
+mod measure;
+mod stack;
+
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use crowd::Crowd;
+use serde_json::Value;
+use stack::Stack;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+
+use super::proxies::tls::Tunnel;
+use super::support::http;
+use super::support::sse::{Item, Sse};
+use super::support::token::token;
+use super::support::wait::{in_time, let_pass, wait_for, wait_until};
+use super::support::ws::Ws;
+
+const SOON: Duration = Duration::from_secs(10);
+
+/// Restarts of containers, with a drain each.
+const SLOW: Duration = Duration::from_secs(180);
+
+fn topics(ids: std::ops::RangeInclusive<i64>) -> Vec<String> {
+    ids.map(|id| format!("quote:{id}")).collect()
+}
+
+fn say(step: &str) {
+    eprintln!("compose: {step}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Docker Engine and images; run by make test-compose"]
+async fn the_stack_holds_through_scaling_restarts_and_faults() {
+    let stack = Stack::new();
+    say("the balancer starts before any replica, and serves the first one within 15 s");
+    let tunnel = starts_before_any_replica(&stack).await;
+    say("quotes arrive over WebSocket and SSE");
+    quotes_arrive(&stack, &tunnel).await;
+    say("1 -> 3 -> 2 replicas without touching nginx; each gets a fifth of the new sessions at least");
+    scales(&stack, &tunnel).await;
+    say("all replicas recreated under new addresses; 50 of 50 handshakes succeed");
+    recreates(&stack, &tunnel).await;
+    say("idle links live for 90 s");
+    idles(&stack, &tunnel).await;
+    say("a rolling restart under load leaves nobody on an old price");
+    restarts(&stack, &tunnel).await;
+    say("a Redis primary killed");
+    loses_a_primary(&stack, &tunnel).await;
+    say("Caddy and nginx reloaded under 200 clients of the library");
+    reloads(&stack).await;
+    say("ports run out at the balancer");
+    runs_out_of_ports(&stack, &tunnel).await;
+    say("Prometheus sees every replica");
+    is_watched(&stack).await;
+    say("measured");
+    measure::report(&stack, &tunnel).await;
+}
+
+async fn starts_before_any_replica(stack: &Stack) -> Tunnel {
+    stack.up(&["nginx", "caddy"]).await;
+    let tunnel = stack.tunnel().await;
+    let answer = http::get(tunnel.address, "/api/market/prices?ids=1", &[]).await;
+    assert_eq!((answer.head.status, answer.head.header("retry-after")), (503, "1"), "{answer:?}");
+    let nginx = stack.started("nginx").await;
+    stack.compose(&["up", "-d", "--no-build", "redis-init"]).await;
+    stack.scale(1).await;
+    wait_for("a handshake succeeds", Duration::from_secs(15), || async {
+        Ws::connect(tunnel.address, "/api/market/ws", &[]).await.ok()
+    })
+    .await;
+    assert_eq!(stack.started("nginx").await, nginx, "nginx was not restarted");
+    tunnel
+}
+
+async fn sse(tunnel: &Tunnel, topics: &str) -> Sse {
+    let bearer = format!("Bearer {}", token("s"));
+    let headers = [("Authorization", bearer.as_str()), ("Accept-Encoding", "gzip, zstd")];
+    let path = format!("/api/market/sse?topics={topics}");
+    Sse::connect(tunnel.address, &path, &headers).await.unwrap_or_else(|answer| panic!("refused: {answer:?}"))
+}
+
+async fn ws(tunnel: &Tunnel, topics: &[&str]) -> Ws {
+    let mut ws = Ws::connect(tunnel.address, "/api/market/ws", &[]).await.expect("the upgrade is accepted");
+    ws.auth(&token("w")).await;
+    ws.subscribe(topics).await;
+    ws
+}
+
+async fn quotes_arrive(stack: &Stack, tunnel: &Tunnel) {
+    let (mut ws, mut sse) = (ws(tunnel, &["quote:7"]).await, sse(tunnel, "quote:7").await);
+    sse.acknowledgement().await;
+    stack.publish(7..=7, "71.25").await;
+    for event in [ws.next_event().await, sse.next_event().await] {
+        assert!(event.contains(r#""price":71.25"#), "{event}");
+    }
+}
+
+async fn handshakes(tunnel: &Tunnel, n: usize) -> Vec<Ws> {
+    let mut sessions = Vec::new();
+    for i in 0..n {
+        let opened = Ws::connect(tunnel.address, "/api/market/ws", &[]).await;
+        let ws = opened.unwrap_or_else(|answer| panic!("handshake {i} of {n}: {answer:?}"));
+        ws.send(serde_json::json!({ "type": "auth", "token": token(&format!("h{i}")) }).to_string());
+        sessions.push(ws);
+    }
+    sessions
+}
+
+async fn scales(stack: &Stack, tunnel: &Tunnel) {
+    let nginx = stack.started("nginx").await;
+    stack.scale(3).await;
+    // Within this time the balancer has asked DNS again.
+    let_pass(Duration::from_secs(5)).await;
+    let sessions = handshakes(tunnel, 300).await;
+    wait_for("each of three replicas has a fifth of 300 sessions", SOON, || async {
+        let spread = stack.sessions().await;
+        eprintln!("  sessions by replica: {spread:?}");
+        (spread.len() == 3 && spread.iter().all(|n| *n >= 60.0)).then_some(())
+    })
+    .await;
+    stack.scale(2).await;
+    drop(sessions);
+    let _sessions = handshakes(tunnel, 50).await;
+    assert_eq!(stack.started("nginx").await, nginx, "nginx was not restarted");
+}
+
+async fn recreates(stack: &Stack, tunnel: &Tunnel) {
+    stack.scale(3).await;
+    let before = stack.replicas().await;
+    let nginx = stack.started("nginx").await;
+    stack.compose(&["rm", "-sf", "listener"]).await;
+    let _held = Held::hold(stack, before.len()).await;
+    let since = Instant::now();
+    stack.scale(3).await;
+    let after = stack.replicas().await;
+    let moved = after.iter().filter(|now| before.iter().all(|then| then.address != now.address)).count();
+    assert_eq!(moved, 3, "all addresses are new: {before:?} {after:?}");
+    let_pass(Duration::from_secs(15).saturating_sub(since.elapsed())).await;
+    let _sessions = handshakes(tunnel, 50).await;
+    assert_eq!(stack.started("nginx").await, nginx, "nginx was not restarted");
+}
+
+/// Containers that take the addresses which become free, so that nobody gets his old one again.
+struct Held(Vec<String>);
+
+impl Held {
+    async fn hold(stack: &Stack, n: usize) -> Self {
+        let mut ids = Vec::new();
+        for _ in 0..n {
+            let network = format!("{}_front", stack.project());
+            let args = ["run", "-d", "--rm", "--network", &network, "redis:8.0", "sleep", "600"];
+            ids.push(stack.run("docker", &args).await.trim().to_owned());
+        }
+        Self(ids)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let mut remove = std::process::Command::new("docker");
+        let _ = remove.args(["rm", "-f"]).args(&self.0).stdout(Stdio::null()).status();
+    }
+}
+
+/// Longer than the shipped time-outs of the proxies, on a topic without traffic.
+async fn idles(stack: &Stack, tunnel: &Tunnel) {
+    let opened = Instant::now();
+    let mut sse = sse(tunnel, "quote:5001").await;
+    in_time("a comment", SOON, async { while !matches!(sse.next().await, Item::Comment(_)) {} }).await;
+    assert!(opened.elapsed() < Duration::from_secs(1), "the head and a comment took {:?}", opened.elapsed());
+    assert_eq!(sse.head.header("content-type"), "text/event-stream");
+    assert_eq!((sse.head.header("content-encoding"), sse.head.header("x-accel-buffering")), ("", "no"));
+    let mut ws = ws(tunnel, &["quote:5001"]).await;
+    sse.acknowledgement().await;
+    let end = Instant::now() + Duration::from_secs(92);
+    let mut last = Instant::now();
+    while let Some(item) = sse.next_within(end.saturating_duration_since(Instant::now())).await {
+        assert!(matches!(item, Item::Comment(_)), "{item:?}");
+        assert!(last.elapsed() < Duration::from_secs(30), "silent for {:?}", last.elapsed());
+        last = Instant::now();
+    }
+    assert!(ws.all_within(Duration::ZERO).await.is_empty());
+    assert!(ws.n_pings >= 3, "{} pings", ws.n_pings);
+    stack.publish(5001..=5001, "5.5").await;
+    let published = Instant::now();
+    for event in [ws.next_event().await, sse.next_event().await] {
+        assert!(event.contains(r#""price":5.5"#), "{event}");
+    }
+    assert!(published.elapsed() < Duration::from_secs(1), "{:?}", published.elapsed());
+}
+
+async fn restarts(stack: &Stack, tunnel: &Tunnel) {
+    const N: usize = 100;
+    let topics = topics(1..=20);
+    stack.publish(1..=20, "1.0").await;
+    let crowd = Crowd::gather(N, tunnel.address, &topics);
+    wait_until("all clients show the first price", SOON * 2, || crowd.n_showing(&topics, "1.0") == N).await;
+    stack.compose(&["--profile", "demo", "up", "-d", "--no-build", "--no-deps", "publisher"]).await;
+    for replica in stack.replicas().await {
+        // As docs/deployment.md says: one more, then one of the old ones drains.
+        stack.scale(4).await;
+        stack.run("docker", &["stop", "-t", "40", &replica.id]).await;
+        stack.run("docker", &["rm", &replica.id]).await;
+        stack.ready(3).await;
+    }
+    stack.compose(&["--profile", "demo", "stop", "-t", "5", "publisher"]).await;
+    let (lost, refused) = (crowd.lost(), crowd.refused());
+    stack.publish(1..=20, "2.5").await;
+    let published = Instant::now();
+    wait_until("all clients show the last price", SOON, || crowd.n_showing(&topics, "2.5") == N).await;
+    eprintln!(
+        "  {lost} sessions moved, {refused} handshakes failed, all current {:?} later",
+        published.elapsed()
+    );
+    assert!(lost >= N, "each client moved at least once");
+    assert_eq!(refused, 0, "no handshake fails while replicas restart one after the other");
+}
+
+async fn loses_a_primary(stack: &Stack, tunnel: &Tunnel) {
+    const N: usize = 20;
+    let topics = topics(1..=20);
+    stack.publish(1..=20, "3.0").await;
+    let crowd = Crowd::gather(N, tunnel.address, &topics);
+    wait_until("all clients show the price before", SOON * 2, || crowd.n_showing(&topics, "3.0") == N).await;
+    let (before, pid) = stack.started("redis-1").await;
+    let pid = rustix::process::Pid::from_raw(pid.cast_signed()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    wait_for("the engine has restarted the primary", SLOW, || async {
+        let (now, pid) = stack.started("redis-1").await;
+        (now != before && pid != 0).then_some(())
+    })
+    .await;
+    wait_for("the cluster is whole", SLOW, || async {
+        let info = stack.compose(&["exec", "-T", "redis-2", "redis-cli", "cluster", "info"]).await;
+        info.contains("cluster_state:ok").then_some(())
+    })
+    .await;
+    stack.ready(3).await;
+    stack.publish(1..=20, "4.0").await;
+    let published = Instant::now();
+    wait_until("all clients show the price afterwards", SOON, || crowd.n_showing(&topics, "4.0") == N).await;
+    eprintln!("  all current {:?} after the publication", published.elapsed());
+    assert_eq!(crowd.lost(), 0, "no session is lost because a primary was");
+}
+
+/// 200 clients of the library in one process of Node.
+struct Library {
+    _child: tokio::process::Child,
+    ask: tokio::process::ChildStdin,
+    answers: tokio::io::Lines<BufReader<tokio::process::ChildStdout>>,
+}
+
+impl Library {
+    async fn start(stack: &Stack, n: usize, ids: &[&str]) -> Self {
+        let mut command = tokio::process::Command::new("node");
+        command.args(["--no-warnings", "--experimental-websocket", "tests/compose/clients.mjs"]);
+        command
+            .arg(format!("https://localhost:{}/api", stack.edge().port()))
+            .arg(token("js"))
+            .arg(n.to_string());
+        command.args(ids).env("NODE_EXTRA_CA_CERTS", stack.root().await).kill_on_drop(true);
+        command.current_dir(env!("CARGO_MANIFEST_DIR")).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let (ask, answers) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        Self { _child: child, ask, answers: BufReader::new(answers).lines() }
+    }
+
+    async fn ask(&mut self) -> Value {
+        self.ask.write_all(b"\n").await.unwrap();
+        let line = in_time("an answer of the clients", SOON, self.answers.next_line()).await;
+        serde_json::from_str(&line.unwrap().expect("the clients run")).unwrap()
+    }
+
+    /// Waits until all are live and show `price`; the moments of loss and return since the last question.
+    async fn all_show(&mut self, n: usize, price: &str, within: Duration) -> (Vec<f64>, Vec<f64>) {
+        let (mut lost, mut back) = (Vec::new(), Vec::new());
+        let started = Instant::now();
+        loop {
+            let answer = self.ask().await;
+            let moments = |name: &str| answer[name].as_array().unwrap().iter().map(|ms| ms.as_f64().unwrap());
+            lost.extend(moments("lost"));
+            back.extend(moments("back"));
+            if answer["live"] == n && answer["prices"][price] == n {
+                return (lost, back);
+            }
+            assert!(started.elapsed() < within, "not all show {price} within {within:?}: {answer}");
+            let_pass(Duration::from_millis(100)).await;
+        }
+    }
+}
+
+fn unix_ms() -> f64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    now.as_secs_f64() * 1e3
+}
+
+fn spread(moments: &[f64]) -> f64 {
+    let first = moments.iter().copied().fold(f64::INFINITY, f64::min);
+    (moments.iter().copied().fold(0.0, f64::max) - first).max(0.0)
+}
+
+async fn reloads(stack: &Stack) {
+    const N: usize = 200;
+    // As nginx.conf and the Caddyfile say.
+    let delay = Duration::from_secs(30);
+    stack.publish(1..=3, "6.0").await;
+    let mut clients = Library::start(stack, N, &["1", "2", "3"]).await;
+    clients.all_show(N, "6.0", Duration::from_secs(30)).await;
+
+    let unrelated =
+        super::proxies::stand::shipped("Caddyfile").replace("max-age=31536000", "max-age=31535999");
+    for (what, price) in [("Caddy", "6.5"), ("nginx", "7.0")] {
+        let reloaded = unix_ms();
+        if what == "Caddy" {
+            let args = [
+                "compose",
+                "exec",
+                "-T",
+                "caddy",
+                "caddy",
+                "reload",
+                "--adapter",
+                "caddyfile",
+                "--config",
+                "-",
+            ];
+            stack.feed("docker", &args, &unrelated).await;
+        } else {
+            stack.compose(&["exec", "-T", "nginx", "nginx", "-s", "reload"]).await;
+        }
+        let half = delay / 2;
+        let_pass(half).await;
+        stack.publish(1..=3, price).await;
+        let (lost, _) = clients.all_show(N, price, SOON).await;
+        assert!(lost.is_empty(), "{what}: {} sessions were lost before the delay", lost.len());
+        let_pass(half + Duration::from_secs(8)).await;
+        stack.publish(1..=3, &format!("{price}1")).await;
+        let (lost, back) = clients.all_show(N, &format!("{price}1"), SOON).await;
+        let first = lost.iter().copied().fold(f64::INFINITY, f64::min) - reloaded;
+        eprintln!(
+            "  {what}: {} of {N} sessions ended, the first {:.1} s after the reload; back spread over {:.1} s",
+            lost.len(),
+            first / 1e3,
+            spread(&back) / 1e3
+        );
+        assert!(
+            lost.is_empty() || first + 500.0 >= delay.as_secs_f64() * 1e3,
+            "{what}: cut {first} ms after the reload"
+        );
+        assert_eq!(lost.len(), back.len(), "each client that was cut came back once");
+        assert!(
+            back.is_empty() || spread(&back) > 500.0,
+            "{what}: all came back within {} ms",
+            spread(&back)
+        );
+    }
+    wait_for("old workers are gone", SOON, || async {
+        let workers = stack.compose(&["exec", "-T", "nginx", "ps", "-eo", "args"]).await;
+        (!workers.contains("shutting down")).then_some(())
+    })
+    .await;
+    wait_for("one session per client", SOON, || async {
+        let n: f64 = stack.sessions().await.iter().sum();
+        ((n - N as f64).abs() < 0.5).then_some(())
+    })
+    .await;
+}
+
+/// With 100 local ports the balancer opens 100 connections to one replica; the surplus is told so at once.
+async fn runs_out_of_ports(stack: &Stack, tunnel: &Tunnel) {
+    stack.scale(1).await;
+    let_pass(Duration::from_secs(5)).await;
+    let (_, pid) = stack.started("nginx").await;
+    let ports = |range: &str| {
+        let args =
+            ["-t", &pid.to_string(), "-n", "sysctl", "-qw", &format!("net.ipv4.ip_local_port_range={range}")];
+        assert!(std::process::Command::new("nsenter").args(args).status().unwrap().success());
+    };
+    ports("20000 20099");
+    let mut sessions = Vec::new();
+    let mut refused = 0;
+    for _ in 0..150 {
+        let asked = Instant::now();
+        match Ws::connect(tunnel.address, "/api/market/ws", &[]).await {
+            Ok(ws) => sessions.push(ws),
+            Err(answer) => {
+                assert!(matches!(answer.head.status, 502 | 503), "{answer:?}");
+                assert!(asked.elapsed() < Duration::from_secs(6), "refused only after {:?}", asked.elapsed());
+                refused += 1;
+            }
+        }
+    }
+    eprintln!("  one replica: {} sessions, {refused} refused", sessions.len());
+    assert!((80..=100).contains(&sessions.len()) && refused >= 50);
+    let logged = stack.compose(&["logs", "--tail", "200", "nginx"]).await;
+    assert!(logged.contains("Cannot assign requested address"), "the log says why");
+    for ws in &mut sessions {
+        ws.auth(&token("p")).await;
+    }
+    drop(sessions);
+    stack.scale(2).await;
+    let_pass(Duration::from_secs(6)).await;
+    let _sessions = handshakes(tunnel, 150).await;
+    ports("1024 65535");
+}
+
+async fn is_watched(stack: &Stack) {
+    stack.scale(3).await;
+    stack.compose(&["--profile", "monitoring", "up", "-d", "--no-build", "--no-deps", "prometheus"]).await;
+    let query = |path: &'static str| async move {
+        let answer = http::try_request(stack.prometheus(), "GET", path, &[], "").await.ok()?;
+        serde_json::from_str::<Value>(&answer.body).ok()
+    };
+    wait_for("three targets are up, each by itself", SLOW, || async {
+        let answer = query("/api/v1/query?query=up%7Bjob%3D%22tickbridge%22%7D").await?;
+        let targets = answer["data"]["result"].as_array()?.clone();
+        let up = targets.iter().filter(|target| target["value"][1] == "1").count();
+        let mut instances: Vec<_> =
+            targets.iter().map(|target| target["metric"]["instance"].to_string()).collect();
+        instances.sort();
+        instances.dedup();
+        (up == 3 && instances.len() == 3).then_some(())
+    })
+    .await;
+    let rules = query("/api/v1/rules").await.unwrap();
+    let rules = rules["data"]["groups"][0]["rules"].as_array().unwrap().clone();
+    assert!(rules.len() > 10 && rules.iter().all(|rule| rule["health"] != "err"), "{rules:?}");
+    let paging =
+        rules.iter().filter(|rule| rule["state"] == "firing" && rule["labels"]["severity"] == "page");
+    let paging: Vec<_> = paging.map(|rule| rule["name"].to_string()).collect();
+    assert!(paging.is_empty(), "{paging:?} are firing on a healthy stack");
+}

@@ -1,0 +1,226 @@
+//! The composed stack under verbs: scale, restart, kill, reload, ask. A Compose project of its own, on ports of its
+//! own, removed with its owner.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use tempfile::TempDir;
+use tickbridge::instrument::InstrumentId;
+
+use crate::proxies::tls::{self, Tunnel};
+use crate::support::metrics::Metrics;
+use crate::support::token::{SECRET, unix_secs};
+use crate::support::wait::wait_for;
+use crate::support::{ports, wait};
+
+/// Starting and stopping containers takes long on a busy machine; nothing here hangs longer.
+const SLOW: Duration = Duration::from_secs(180);
+
+/// As in docker-compose.yml.
+const PARTITIONS: u32 = 64;
+
+/// A listener's container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Replica {
+    /// Its id.
+    pub id: String,
+    /// Its address in the network that nginx sees.
+    pub address: String,
+}
+
+/// The running stack.
+pub struct Stack {
+    project: String,
+    https: u16,
+    prometheus: u16,
+    folder: TempDir,
+}
+
+impl Stack {
+    /// A stack of which nothing runs yet.
+    pub fn new() -> Self {
+        let project = format!("tickbridge-test-{}", std::process::id());
+        let (https, prometheus) = (ports::free(), ports::free());
+        Self { project, https, prometheus, folder: tempfile::tempdir().unwrap() }
+    }
+
+    /// The Compose project.
+    pub fn project(&self) -> &str {
+        &self.project
+    }
+
+    fn command(&self, program: &str, args: &[&str]) -> Command {
+        let mut command = Command::new(program);
+        command.args(args).current_dir(env!("CARGO_MANIFEST_DIR"));
+        command.env("COMPOSE_PROJECT_NAME", &self.project).env("VERSION", "test");
+        command.env("JWT_SECRET", SECRET).env("REDIS_PASSWORD", "a password for tests");
+        command
+            .env("SITE_ADDRESS", "localhost, 127.0.0.1")
+            .env("HTTP_PORT", format!("127.0.0.1:{}", ports::free()));
+        command.env("HTTPS_PORT", format!("127.0.0.1:{}", self.https));
+        command.env("PROMETHEUS_PORT", self.prometheus.to_string());
+        // An engine can't give more than it has itself.
+        let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum.unwrap_or(65_536);
+        command.env("DESCRIPTORS", most.min(65_536).to_string()).env("MAX_SESSIONS", "10000");
+        command.stdin(Stdio::null());
+        command
+    }
+
+    /// Runs a program and gives what it printed.
+    pub async fn run(&self, program: &str, args: &[&str]) -> String {
+        self.feed(program, args, "").await
+    }
+
+    /// [`Stack::run`] with a standard input.
+    pub async fn feed(&self, program: &str, args: &[&str], input: &str) -> String {
+        use tokio::io::AsyncWriteExt;
+        let mut command = tokio::process::Command::from(self.command(program, args));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+        let mut child = command.spawn().unwrap_or_else(|e| panic!("{program}: {e}"));
+        let mut stdin = child.stdin.take().unwrap();
+        stdin.write_all(input.as_bytes()).await.unwrap();
+        drop(stdin);
+        let ran =
+            wait::in_time(&format!("{program} {args:?}"), SLOW, child.wait_with_output()).await.unwrap();
+        let said = String::from_utf8_lossy(&ran.stderr);
+        assert!(ran.status.success(), "{program} {args:?}: {said}");
+        String::from_utf8(ran.stdout).unwrap()
+    }
+
+    /// `docker compose …`
+    pub async fn compose(&self, args: &[&str]) -> String {
+        self.run("docker", &[&["compose"], args].concat()).await
+    }
+
+    /// Starts these services and nothing that they depend on.
+    pub async fn up(&self, services: &[&str]) {
+        self.compose(&[&["up", "-d", "--no-build", "--no-deps"], services].concat()).await;
+    }
+
+    /// Runs so many listeners, present ones kept.
+    pub async fn scale(&self, n: usize) {
+        let scale = format!("listener={n}");
+        self.compose(&[
+            "up",
+            "-d",
+            "--no-build",
+            "--no-deps",
+            "--no-recreate",
+            "--scale",
+            &scale,
+            "listener",
+        ])
+        .await;
+        self.ready(n).await;
+    }
+
+    /// Waits until so many listeners are ready and no other is there.
+    pub async fn ready(&self, n: usize) {
+        wait_for(&format!("{n} listeners are ready"), SLOW, || async {
+            let replicas = self.replicas().await;
+            for replica in &replicas {
+                if self.ask(replica, "readyz").await.contains("\"unready\"") || replica.address.is_empty() {
+                    return None;
+                }
+            }
+            (replicas.len() == n).then_some(())
+        })
+        .await;
+    }
+
+    /// The running listeners.
+    pub async fn replicas(&self) -> Vec<Replica> {
+        let ids = self.compose(&["ps", "-q", "--status", "running", "listener"]).await;
+        let mut replicas = Vec::new();
+        let network = format!("{}_front", self.project);
+        let format = format!("{{{{(index .NetworkSettings.Networks \"{network}\").IPAddress}}}}");
+        for id in ids.split_whitespace() {
+            let address = self.run("docker", &["inspect", "-f", &format, id]).await.trim().to_owned();
+            replicas.push(Replica { id: id.to_owned(), address });
+        }
+        replicas
+    }
+
+    /// What a replica's admin page says; an unready mark where it says nothing.
+    pub async fn ask(&self, replica: &Replica, page: &str) -> String {
+        let url = format!("http://{}:8081/{page}", replica.address);
+        let script = format!("curl -s -m 2 {url} || echo '\"unready\"'");
+        self.compose(&["exec", "-T", "nginx", "sh", "-c", &script]).await
+    }
+
+    /// Sessions of each replica.
+    pub async fn sessions(&self) -> Vec<f64> {
+        let mut sessions = Vec::new();
+        for replica in self.replicas().await {
+            sessions.push(Metrics::parse(&self.ask(&replica, "metrics").await).sum("sessions", &[]));
+        }
+        sessions
+    }
+
+    /// When a service's first container was started, and its process id on this machine.
+    pub async fn started(&self, service: &str) -> (String, u32) {
+        let id = self.compose(&["ps", "-q", service]).await;
+        let told =
+            self.run("docker", &["inspect", "-f", "{{.State.StartedAt}} {{.State.Pid}}", id.trim()]).await;
+        let (at, pid) = told.trim().split_once(' ').unwrap();
+        (at.to_owned(), pid.parse().unwrap())
+    }
+
+    /// Publishes a price of each instrument, as the existing publisher does: key, then message.
+    pub async fn publish(&self, ids: std::ops::RangeInclusive<i64>, price: &str) {
+        let ts = unix_secs() * 1_000;
+        let mut script = String::new();
+        for id in ids {
+            let key = format!("market:current-price:{{stock:{id}}}");
+            let channel = format!("market:price-updated:{{{}}}", InstrumentId::new(id).partition(PARTITIONS));
+            script += &format!("SET {key} '{{\"stockId\":{id},\"price\":{price},\"ts\":{ts}}}' EX 300\n");
+            script += &format!("SPUBLISH {channel} '{{\"stockId\":{id},\"close\":{price},\"ts\":{ts}}}'\n");
+        }
+        self.feed("docker", &["compose", "exec", "-T", "redis-2", "redis-cli", "-c"], &script).await;
+    }
+
+    /// Where browsers connect.
+    pub fn edge(&self) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], self.https))
+    }
+
+    /// Where Prometheus answers.
+    pub fn prometheus(&self) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], self.prometheus))
+    }
+
+    /// The certificate of Caddy's CA, fetched on the way.
+    pub async fn root(&self) -> PathBuf {
+        let file = self.folder.path().join("root.crt");
+        wait_for("Caddy has a certificate", SLOW, || async {
+            let certificate = "caddy:/data/caddy/pki/authorities/local/root.crt";
+            let mut copy =
+                self.command("docker", &["compose", "cp", certificate, &file.display().to_string()]);
+            let copied = copy.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap().success();
+            let connector = copied.then(|| tls::connector(&file, &[]))?;
+            tls::open(self.edge(), &connector).await.ok()
+        })
+        .await;
+        file
+    }
+
+    /// An address without TLS that leads through Caddy.
+    pub async fn tunnel(&self) -> Tunnel {
+        Tunnel::to(self.edge(), &self.root().await).await
+    }
+}
+
+impl Drop for Stack {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let mut logs =
+                self.command("docker", &["compose", "logs", "--tail", "15", "caddy", "nginx", "listener"]);
+            let _ = logs.status();
+        }
+        let mut down = self
+            .command("docker", &["compose", "--profile", "*", "down", "-v", "-t", "1", "--remove-orphans"]);
+        let _ = down.stdout(Stdio::null()).stderr(Stdio::null()).status();
+    }
+}
