@@ -5,6 +5,7 @@ use super::redis_commands::Client;
 use super::support::cluster::RedisCluster;
 use super::support::publisher::{CHANNEL, price_key, slot, updated_at_key};
 use super::support::redis::{RedisServer, connect, query};
+use super::support::tls::{TlsServer, certificates, path};
 use super::support::wait::{in_time, wait_for};
 use futures_util::StreamExt;
 use serde_json::Value as Json;
@@ -132,6 +133,24 @@ async fn a_feed_goes_through_a_failover_and_ends_with_the_last_prices() {
     for (id, price) in (1..).zip(last_prices()) {
         assert_eq!(field(&get(&cluster, &price_key(id)).await, "price"), price, "{id}\n{}", ran.out);
     }
+}
+
+#[tokio::test]
+async fn a_feed_goes_through_tls_as_an_acl_user_into_a_numbered_database() {
+    let server = TlsServer::start(&[]).await;
+    server.plain().cmd::<()>(&["ACL", "SETUSER", "svc", "on", ">p@ss", "~*", "&*", "+@all"]).await;
+    let (ca, url) = (server.ca(), format!("rediss://svc:p%40ss@{}/3", server.tls_address()));
+    let args =
+        ["feed", "--instruments", "5", "--rate", "max", "--duration", "200ms", "--redis", &url, "--tls-ca"];
+    let ran = run(&[&args[..], &[&ca]].concat()).await;
+    assert_eq!((ran.code, ran.err.as_str()), (0, ""), "{}", ran.out);
+    let keyspace: String = server.plain().cmd(&["INFO", "keyspace"]).await;
+    assert!(keyspace.contains("db3:keys=10,") && !keyspace.contains("db0"), "{keyspace}");
+
+    let stranger = certificates();
+    let refused = run(&[&args[..], &[&path(&stranger, "ca.pem")]].concat()).await;
+    assert_eq!(refused.code, 1);
+    assert!(refused.err.contains("certificate") && !refused.err.contains("p@ss"), "{}", refused.err);
 }
 
 #[tokio::test]

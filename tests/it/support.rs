@@ -15,6 +15,7 @@ pub mod raw_ws;
 pub mod redis;
 pub mod sse;
 pub mod swarm;
+pub mod tls;
 pub mod token;
 pub mod wait;
 pub mod world;

@@ -7,66 +7,28 @@ use crate::support::ports;
 use crate::support::process::Process;
 use crate::support::publisher::{CHANNEL, Publisher, Statement};
 use crate::support::redis::{RedisServer, query};
+use crate::support::tls::{TlsServer, certificates, path};
 use crate::support::wait::{wait_for, wait_until};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use tempfile::TempDir;
 use tickbridge::config::{self, Channel, ChannelKind, ChannelLayout, RedisMode};
 use tickbridge::upstream::subscriber::Timing;
 
 const SOON: Duration = Duration::from_secs(2);
 
-/// A CA and a certificate of `127.0.0.1` that it signed, made by `openssl`.
-fn certificates() -> TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    let openssl = |args: &str| {
-        let mut command = Command::new("openssl");
-        command.args(args.split(' ')).current_dir(folder.path()).stderr(Stdio::null());
-        assert!(command.status().expect("openssl; see tests/setup.sh").success(), "openssl {args}");
-    };
-    std::fs::write(folder.path().join("ext"), "subjectAltName=IP:127.0.0.1").unwrap();
-    let key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
-    openssl(&format!("req -x509 {key} -keyout ca.key -out ca.pem -subj /CN=ca -days 2"));
-    openssl(&format!("req {key} -keyout tls.key -out tls.csr -subj /CN=redis"));
-    openssl(
-        "x509 -req -in tls.csr -CA ca.pem -CAkey ca.key -CAcreateserial -out tls.pem -days 2 -extfile ext",
-    );
-    folder
-}
-
 #[tokio::test]
 async fn a_server_behind_tls_is_heard_if_the_configured_ca_vouches_for_it() {
-    let folder = certificates();
-    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
-    let tls_port = ports::free();
-    let [cert, key, ca] = ["tls.pem", "tls.key", "ca.pem"].map(path);
-    let server = RedisServer::start_with(&[
-        "--tls-port",
-        &tls_port.to_string(),
-        "--tls-auth-clients",
-        "no",
-        "--tls-cert-file",
-        &cert,
-        "--tls-key-file",
-        &key,
-        "--tls-ca-cert-file",
-        &ca,
-    ])
-    .await;
-    let config = |tls_ca| config::Redis {
-        tls: true,
-        tls_ca: Some(tls_ca),
-        ..standalone(format!("127.0.0.1:{tls_port}"), 1)
-    };
-    let listener = Listener::start(&config(ca)).ready().await;
+    let server = TlsServer::start(&[]).await;
+    let config =
+        |tls_ca| config::Redis { tls: true, tls_ca: Some(tls_ca), ..standalone(server.tls_address(), 1) };
+    let listener = Listener::start(&config(server.ca())).ready().await;
     listener.join([101]);
-    Publisher::standalone(&server, 1).announce(&Statement::new(101, "71000.10", 1)).await;
+    Publisher::standalone(server.plain(), 1).announce(&Statement::new(101, "71000.10", 1)).await;
     listener.sees(101, 1, SOON).await;
 
     let stranger = certificates();
-    let other = stranger.path().join("ca.pem").to_str().unwrap().to_owned();
-    let refused = Listener::start(&config(other));
+    let refused = Listener::start(&config(path(&stranger, "ca.pem")));
     refused.is_unready("node_unreachable", SOON).await;
 }
 
