@@ -195,26 +195,29 @@ async fn contract_holds(transport: Transport) {
                     client = Some(fresh);
                 }
                 Event(present, absent) => {
-                    let event = next(client.as_mut().unwrap_or_else(due)).await;
+                    let event = next(client.as_mut().unwrap_or_else(due), n_fences).await;
                     contains(name, &event, present, absent);
                 }
                 Nothing => {
                     n_fences += 1;
                     world.announce(999, "1", n_fences).await;
-                    let event = next(client.as_mut().unwrap_or_else(due)).await;
-                    let fence = format!(r#""eventTs":{n_fences},"#);
-                    contains(name, &event, &[FENCE, &fence], &[]);
+                    let event = next(client.as_mut().unwrap_or_else(due), n_fences - 1).await;
+                    contains(name, &event, &[FENCE, &fence(n_fences)], &[]);
                 }
             }
         }
     }
 }
 
-/// The next event that isn't the fence's own snapshot, which comes whenever its turn is.
-async fn next(client: &mut Client) -> String {
+fn fence(n: i64) -> String {
+    format!(r#""eventTs":{n},"#)
+}
+
+/// The next event that isn't the last fence of before, of which a new session learns whenever its lane does.
+async fn next(client: &mut Client, n_known: i64) -> String {
     loop {
         let event = client.next_event().await;
-        if !(event.contains(FENCE) && event.contains("initial")) {
+        if !(event.contains(FENCE) && event.contains(&fence(n_known))) {
             return event;
         }
     }
