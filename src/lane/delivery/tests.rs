@@ -3,11 +3,15 @@
 use super::*;
 use crate::catch_up::{SnapshotSource, StoredQuotes};
 use crate::fanout::QuoteFeed;
-use crate::fanout::inbox::Inbox;
+use crate::fanout::inbox::{Batch, Inbox};
+use crate::instrument::InstrumentId;
+use crate::lane::books::DropReason;
+use crate::protocol::client::TopicRequest;
 use crate::quote::{Field, Origin, Quote, Version};
 use crate::session::AuthFailure;
 use std::cell::{Cell, RefCell};
 use std::future::Future;
+use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 
