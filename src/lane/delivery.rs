@@ -168,9 +168,9 @@ impl<P: Pipe> Delivery<P> {
                 let encoder = SseEncoder::new(chunked, topics, seen.unwrap_or(fresh));
                 // Jitter, so that browsers that lost their connection together don't return together.
                 let retry_ms = 1_000 + (spread * 2_000.0) as u64;
-                encoder.push_chunk(outbox.control(), |out| {
-                    out.extend_from_slice(format!("retry: {retry_ms}\n\n: open\n\n").as_bytes());
-                });
+                // The gateway's time lets a client compare the clocks, as `pong` does on the WebSocket.
+                let opening = format!("retry: {retry_ms}\n\n: open {}\n\n", now.unix_ms());
+                encoder.push_chunk(outbox.control(), |out| out.extend_from_slice(opening.as_bytes()));
                 (Encoder::Sse(Box::new(encoder)), Some((request, Pace::new(max_rate_hz))))
             }
         };

@@ -39,7 +39,8 @@ const refusalPause = (refusals) => Math.min(300_000, 1_250 * 4 ** refusals) * (1
 
 /**
  * `wanted` maps each wanted id to its rate, 0 for unlimited. `on.token(refused)` promises the token;
- * `on.state`, `on.clock` and `on.message(message, resumed)` are told what happens.
+ * `on.state`, `on.clock` and `on.message(message, first, resumed)` are told what happens; `first` marks the first
+ * answer of a session, `resumed` one that goes on from a cursor.
  */
 export function createConnection(
   { url, transport: mode, heartbeatMs, minBackoffMs, maxBackoffMs, credentials },
@@ -87,6 +88,7 @@ export function createConnection(
 
   /** `patient` has waited out the pause that a refused token costs; `quiet` changes topics only. */
   async function attempt(to, patient, quiet) {
+    if (!wanted.size) return stop();
     drop();
     const now = Date.now();
     transport = to || (mode !== "auto" ? mode : now < blockedUntil ? "sse" : "ws");
@@ -114,6 +116,7 @@ export function createConnection(
       heard: only(alive),
       cursor: only((id) => (cursor = id)),
       retry: only((ms) => (retryMs = ms || 0)),
+      comment: only((text) => compare(dialledAt, text.split("open ")[1])),
       end: only(end),
     };
     dialledAt = Date.now();
@@ -150,14 +153,19 @@ export function createConnection(
     answerBy = unanswered = 0;
   }
 
+  /** `sentAt` our time, `stamp` the gateway's. */
+  function compare(sentAt, stamp) {
+    if (!(stamp > 0)) return;
+    clock.sample(sentAt, Number(stamp), Date.now());
+    on.clock(clock.best);
+  }
+
   function hear(message) {
     const { type } = message;
     alive();
     if (type === "ping") send({ type: "pong" });
-    else if (type === "pong") {
-      clock.sample(Number(message.ts), Number(message.server_ts), heardAt);
-      on.clock(clock.best);
-    } else if (type === "auth") {
+    else if (type === "pong") compare(Number(message.ts), message.server_ts);
+    else if (type === "auth") {
       refreshAt = refreshTime();
       if (!liveAt) sync();
     } else if (type === "close") end({ code: Number(message.code), reason: message.reason });
@@ -174,7 +182,7 @@ export function createConnection(
         blockedUntil = transport === "sse" ? liveAt + BLOCKED_MS : 0;
         if (state.status !== "live") tell("live");
       }
-      on.message(message, first && resumed);
+      on.message(message, first, first && resumed);
       if (first && link.send) ping();
       if (first) changed();
     }
@@ -282,22 +290,24 @@ export function createConnection(
     else if (liveAt && !syncTimer) syncTimer = setTimeout(sync, Math.max(0, syncedAt + GATHER_MS - Date.now()));
   }
 
+  function stop() {
+    drop();
+    liveAt = 0;
+    tell("idle");
+  }
+
   return {
     changed,
     get state() {
       return state;
     },
-    /** Ends the session; `changed` or `connect` begins anew. */
-    stop() {
-      drop();
-      liveAt = 0;
-      tell("idle");
-    },
+    /** Ends the session; `changed` begins anew. */
+    stop,
     /** Somebody asks for it, say after signing in: at once, and with all failures forgotten. */
     connect() {
       if (state.status === "live" || state.status === "connecting") return;
       failures = refusals = 0;
-      if (wanted.size) attempt();
+      attempt();
     },
     /** Changes the transport. */
     use(to) {

@@ -23,10 +23,13 @@ export function createHub(options) {
   const pages = new Map();
   const wanted = new Map();
   const shown = new Map();
+  /** The session that each was shown in; within one, the gateway keeps the order. */
+  const shownIn = new Map();
   /** Ids whose source the gateway called stale. */
   const silent = new Set();
   const asked = new Map();
   let asks = 0;
+  let session = 0;
   let clock, linger;
 
   const everyone = (message) => pages.forEach((_, post) => post(message));
@@ -68,12 +71,14 @@ export function createHub(options) {
       clock = best;
       everyone({ clock });
     },
-    message(message, resumed) {
+    message(message, first, resumed) {
       const { type, topic } = message;
       if (type === "event") {
         const quote = quoteOf(message);
         const before = shown.get(quote.id);
-        if (!wanted.has(quote.id) || (before && !follows(quote, before))) return;
+        if (!wanted.has(quote.id)) return;
+        if (before && shownIn.get(quote.id) !== session && !follows(quote, before)) return;
+        shownIn.set(quote.id, session);
         quote.stale = silent.has(quote.id);
         if (clock) {
           quote.latencyMs = quote.receivedAt + clock.offsetMs - quote.emittedAt;
@@ -85,6 +90,7 @@ export function createHub(options) {
         silent[stale ? "add" : "delete"](idOf(topic));
         mark(idOf(topic), stale);
       } else if (type === "subscribe") {
+        if (first) session++;
         const { rejected = [], rejected_reasons: reasons = [], subscribed } = message;
         rejected.forEach((topic, at) => everyone({ rejected: { id: idOf(topic), reason: reasons[at] } }));
         if (resumed) {
@@ -108,7 +114,11 @@ export function createHub(options) {
         wanted.set(id, other === 0 || rate === 0 ? 0 : Math.max(rate, other ?? 0));
       }),
     );
-    for (const id of shown.keys()) if (!wanted.has(id)) shown.delete(id);
+    for (const id of shown.keys()) {
+      if (wanted.has(id)) continue;
+      shown.delete(id);
+      shownIn.delete(id);
+    }
     clearTimeout(linger);
     if (!wanted.size && connection.state.status !== "idle") linger = setTimeout(connection.stop, LINGER_MS);
     connection.changed();

@@ -31,9 +31,13 @@ export function joinShared(options, key, post, failed) {
     clearTimeout(timer);
     post(data);
   };
-  navigator.locks.request(lock, () => {
-    port.postMessage({ lock, options });
-    return new Promise((resolve) => (release = resolve));
+  // The worker must find the lock taken, or it would think us gone at once.
+  const joined = new Promise((resolve) => {
+    navigator.locks.request(lock, () => {
+      port.postMessage({ lock, options });
+      resolve();
+      return new Promise((resolve) => (release = resolve));
+    });
   });
-  return { tell: (message) => port.postMessage(message), leave };
+  return { tell: (message) => joined.then(() => port.postMessage(message)), leave };
 }

@@ -3,7 +3,8 @@
  * `close()` and, where the way is two-way, `send(text)`.
  *
  * The link reports to `on`: `open()`, `text(json)`, `heard()` for signs of life without a message,
- * `end(why)`; SSE also `cursor(id)` and `retry(ms)`. Late words of a closed link are possible.
+ * `end(why)`; SSE also `cursor(id)`, `retry(ms)` and
+ * `comment(text)`. Late words of a closed link are possible.
  *
  * Not here: when to connect, what the messages mean, and deafness to late words (`connection`).
  */
@@ -75,6 +76,7 @@ async function read(reader, on) {
       if (field === "data") data += data ? `\n${text}` : text;
       else if (field === "id") on.cursor(text);
       else if (field === "retry") on.retry(Number(text));
+      else if (!field && line) on.comment(text);
       else if (!line && data) {
         on.text(data);
         data = "";

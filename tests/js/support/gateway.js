@@ -236,7 +236,7 @@ class SseSession extends Session {
     this.query = url.searchParams;
     response.on("close", () => this.gone());
     response.writeHead(200, { "content-type": "text/event-stream", "cache-control": "no-cache, no-transform" });
-    response.write(":\n\nretry: 100\n\n");
+    response.write(`retry: 100\n\n: open ${Date.now() + (gateway.clockAheadMs ?? 0)}\n\n`);
     this.sent = 0;
     this.named = "subscribe";
     this.acknowledge("", url.searchParams.get("topics").split(","), 0);
