@@ -2,6 +2,7 @@
 //!
 //! Not here: the sources (`cli::feed::source`), the page (`edge`).
 
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::BufReader;
@@ -122,15 +123,19 @@ const TICK: Duration = Duration::from_millis(10);
 async fn generate(mut source: Source, rate: f64, publisher: Arc<dyn QuotePublisher>) {
     let start = Now::read();
     let mut pace = Pace::new(rate);
+    let mut sequences = HashMap::new();
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
         let now = Now::read();
-        let stamp = Stamp { ms: now.unix_ms(), seq: None };
         let due = source.by_ref().take(pace.due(now.mono - start.mono)).map(|statement| {
+            // Counted from the time of the start, so that browsers that saw a run before this one don't take
+            // its quotes for older ones. Gaps tell the page what was conflated.
+            let seq = sequences.entry(statement.id).or_insert(start.unix_us as u64);
+            *seq += 1;
             let mut payload = Vec::new();
-            statement.write_json(stamp, &mut payload);
+            statement.write_json(Stamp { ms: now.unix_ms(), seq: Some(*seq) }, &mut payload);
             payload
         });
         publisher.publish(due.collect()).await;

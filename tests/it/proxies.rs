@@ -375,7 +375,7 @@ async fn eight_tabs_of_a_browser_stream_at_once_and_websocket_works_beside_http2
     let mut tabs = Vec::new();
     let live = "document.body.dataset.state === 'live'";
     for _ in 0..8 {
-        let url = format!("https://localhost:{}/?transport=sse&ids=1,2,3", path.caddy.port);
+        let url = format!("https://localhost:{}/?transport=sse&shared=0&ids=1,2,3", path.caddy.port);
         let tab = browser.open(&url).await;
         tab.wait_until(live, Duration::from_secs(20)).await;
         let price =
