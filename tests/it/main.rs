@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that can't go on ends with the error")]
 
 mod alone;
+mod asyncapi;
 mod auth;
 mod browser_control;
 mod catch_up;
@@ -18,7 +19,9 @@ mod contract;
 mod deploy;
 mod digits;
 mod drain;
+mod examples;
 mod ingest;
+mod live_page;
 mod main_job;
 mod ops;
 mod process;

@@ -1,0 +1,383 @@
+//! The live page and its client library in real Chromium, against real gateways behind real Caddy and Nginx.
+//!
+//! Whatever befalls them, each scenario ends on current prices, with one session per browser and nothing on the
+//! console.
+
+use super::proxies::stand::{Caddy, Nginx};
+use super::support::browser::{Browser, Page};
+use super::support::chaos::ChaosProxy;
+use super::support::gateway::{Gateway, GatewayBuilder};
+use super::support::http;
+use super::support::metrics::Metrics;
+use super::support::publisher::{Publisher, Statement};
+use super::support::redis::RedisServer;
+use super::support::token::{expiring, token};
+use super::support::wait::{let_pass, wait_for};
+use std::time::Duration;
+use tempfile::NamedTempFile;
+
+/// Long enough for a browser on a busy machine; what has a bound of its own names it.
+const SOON: Duration = Duration::from_secs(30);
+
+/// The path of a price from Redis to a browser, with a faulty network at its end.
+struct Stage {
+    gateways: Vec<Gateway>,
+    nginx: Nginx,
+    network: ChaosProxy,
+    publisher: Publisher,
+    browser: Browser,
+    n_published: i64,
+    /// Directives for the location of SSE, which Nginx includes.
+    sse: NamedTempFile,
+    _caddy: Caddy,
+    _redis: RedisServer,
+}
+
+impl Stage {
+    async fn set(n_gateways: usize, configure: fn(GatewayBuilder) -> GatewayBuilder) -> Self {
+        let redis = RedisServer::start().await;
+        let mut gateways = Vec::new();
+        for _ in 0..n_gateways {
+            let builder = Gateway::builder().redis(&redis).set("demo.page", "true");
+            let builder = builder.set("auth.anonymous", "true").set("listen.allowed_origins", "['*']");
+            gateways.push(configure(builder).start().await);
+        }
+        let sse = NamedTempFile::new().unwrap();
+        let addresses: Vec<_> = gateways.iter().map(|gateway| gateway.public).collect();
+        let include = format!("location = /market/sse {{ include {};", sse.path().display());
+        let nginx = Nginx::start(&addresses, |conf| conf.put("location = /market/sse {", &include)).await;
+        let caddy = Caddy::start(nginx.address).await;
+        let network = ChaosProxy::start(&format!("127.0.0.1:{}", caddy.port)).await;
+        let publisher = Publisher::standalone(&redis, 1);
+        let browser = Browser::start_with(&["--ignore-certificate-errors"]).await;
+        Self {
+            gateways,
+            nginx,
+            network,
+            publisher,
+            browser,
+            n_published: 0,
+            sse,
+            _caddy: caddy,
+            _redis: redis,
+        }
+    }
+
+    /// Opens the page with the test timers' heartbeat.
+    async fn open(&self, query: &str) -> Page {
+        let url = format!("https://localhost:{}/?ids=1,2,3&heartbeat=2000&{query}", self.network.port());
+        self.browser.open(&url).await
+    }
+
+    /// Lets Nginx answer SSE requests with `directives`, or forward them again if there are none.
+    async fn answer_sse(&self, directives: &str) {
+        std::fs::write(self.sse.path(), directives).unwrap();
+        self.nginx.reload();
+        // Only a gateway finds fault with the topic. Old workers take requests for a moment longer.
+        wait_for("nginx does as it is told", SOON, || async {
+            for _ in 0..5 {
+                let at = self.nginx.address;
+                let answer = http::try_request(at, "GET", "/market/sse?topics=x", &[], "").await.ok()?;
+                if (answer.head.status == 400) != directives.is_empty() {
+                    return None;
+                }
+            }
+            Some(())
+        })
+        .await;
+    }
+
+    async fn is_live(&self, page: &Page) {
+        page.wait_until("document.body.dataset.state === 'live'", SOON).await;
+    }
+
+    /// Publishes a price that was never there before, and waits until the page shows its digits as current.
+    async fn shows_current(&mut self, page: &Page) {
+        self.n_published += 1;
+        let price = format!("71{:03}.10", self.n_published);
+        let now = 1_760_000_000_000 + self.n_published;
+        self.publisher.publish(&Statement::new(2, &price, now)).await;
+        let cell = r#"document.querySelector('[data-topic="quote:2"][data-field="price"]')"#;
+        let current =
+            format!("{cell}.textContent === '{price}' && {cell}.closest('tr').dataset.stale === 'false'");
+        page.wait_until(&current, SOON).await;
+    }
+
+    /// Waits until all gateways together have so many sessions.
+    async fn n_sessions(&self, n: f64) {
+        wait_for(&format!("{n} sessions in all"), SOON, || async {
+            let mut sum = 0.0;
+            for gateway in &self.gateways {
+                // One that is down has none.
+                if let Ok(answer) = http::try_request(gateway.admin, "GET", "/metrics", &[], "").await {
+                    sum += Metrics::parse(&answer.body).sum("sessions", &[]);
+                }
+            }
+            ((sum - n).abs() < 0.5).then_some(())
+        })
+        .await;
+    }
+
+    /// The page complained about nothing. That a connection failed is said by the browser itself, whatever a
+    /// page does.
+    fn is_quiet(page: &Page) {
+        let errors = page.errors();
+        let own: Vec<_> = errors.iter().filter(|e| !e.contains(r#""source":"network""#)).collect();
+        assert!(own.is_empty(), "{own:?}");
+    }
+
+    /// Everything is well in the end.
+    async fn ends_well(&mut self, page: &Page) {
+        self.is_live(page).await;
+        self.shows_current(page).await;
+        self.n_sessions(1.0).await;
+        Self::is_quiet(page);
+    }
+}
+
+/// Whether the page's log matches.
+fn log_has(pattern: &str) -> String {
+    format!("/{pattern}/.test(document.getElementById('log').textContent)")
+}
+
+#[tokio::test]
+async fn a_gateway_that_is_killed_is_found_again() {
+    let mut stage = Stage::set(1, |builder| builder).await;
+    for transport in ["ws", "sse"] {
+        let page = stage.open(&format!("transport={transport}")).await;
+        stage.is_live(&page).await;
+        stage.shows_current(&page).await;
+        stage.gateways[0].process().kill9();
+        page.wait_until("document.body.dataset.state === 'stale'", SOON).await;
+        stage.gateways[0].restart().await;
+        stage.ends_well(&page).await;
+        assert_eq!(page.eval("document.body.dataset.transport").await, transport);
+        page.call("Page.close", serde_json::json!({})).await;
+        stage.n_sessions(0.0).await;
+    }
+}
+
+/// R48. What Nginx itself answers while no gateway does is a 503 with `Retry-After`; the bare 502 is another proxy's.
+#[tokio::test]
+async fn an_error_page_is_not_the_end_but_a_204_is() {
+    let mut stage = Stage::set(1, |builder| builder).await;
+    let page = stage.open("transport=sse").await;
+    stage.is_live(&page).await;
+
+    stage.gateways[0].process().kill9();
+    page.wait_until(&log_has(r"http 503\. Again in \d\.\d s, as told"), SOON).await;
+    stage.gateways[0].restart().await;
+    stage.ends_well(&page).await;
+
+    stage.answer_sse("error_page 418 /; return 502;").await;
+    page.eval("tickbridge.client.setTransport('sse')").await;
+    page.wait_until(&log_has(r"http 502\. Again in \d\.\d s"), SOON).await;
+    let_pass(Duration::from_secs(5)).await;
+    assert_eq!(page.eval("document.body.dataset.state").await, "stale");
+    stage.answer_sse("").await;
+    stage.ends_well(&page).await;
+
+    stage.answer_sse("return 429;").await;
+    page.eval("tickbridge.client.setTransport('sse')").await;
+    page.wait_until(&log_has(r"http 429\. Again in [5-9]\.\d s, as told"), SOON).await;
+    stage.answer_sse("").await;
+    stage.ends_well(&page).await;
+
+    stage.answer_sse("return 204;").await;
+    page.eval("tickbridge.client.setTransport('sse')").await;
+    page.wait_until("document.body.dataset.state === 'closed'", SOON).await;
+    assert_eq!(page.eval("tickbridge.client.state.reason").await, "stopped");
+    stage.answer_sse("").await;
+    let_pass(Duration::from_secs(3)).await;
+    assert_eq!(page.eval("document.body.dataset.state").await, "closed");
+    stage.n_sessions(0.0).await;
+    Stage::is_quiet(&page);
+}
+
+#[tokio::test]
+async fn a_refused_token_asks_for_another_and_does_not_loop() {
+    let mut stage = Stage::set(1, |builder| builder.set("auth.anonymous", "false")).await;
+    for transport in ["ws", "sse"] {
+        let expired = expiring("7", -60);
+        let page = stage.open(&format!("transport={transport}#token={expired}")).await;
+        page.wait_until("!document.getElementById('signin').hidden", SOON).await;
+        assert_eq!(page.eval("document.body.dataset.state").await, "closed");
+        assert_eq!(page.eval("location.hash").await, "", "the token stays in the address");
+        let route = [("route", transport)];
+        let asked = stage.gateways[0].metrics().await.sum("http_requests_total", &route);
+        let_pass(Duration::from_secs(3)).await;
+        let later = stage.gateways[0].metrics().await.sum("http_requests_total", &route);
+        assert_eq!(asked, later, "it tries again without a new token");
+
+        let good = token("7");
+        let submit = format!(
+            "document.forms.signin.elements.token.value = '{good}'; document.forms.signin.requestSubmit()"
+        );
+        page.eval(&submit).await;
+        stage.ends_well(&page).await;
+        page.call("Page.close", serde_json::json!({})).await;
+        stage.n_sessions(0.0).await;
+    }
+}
+
+#[tokio::test]
+async fn a_session_outlives_its_token_if_there_is_a_fresh_one() {
+    let mut stage = Stage::set(1, |builder| builder.set("auth.anonymous", "false")).await;
+    let page = stage.open(&format!("transport=ws#token={}", expiring("7", 6))).await;
+    stage.is_live(&page).await;
+    page.eval(&format!("tickbridge.signIn('{}')", token("7"))).await;
+    // The gateway's leeway is a second.
+    let_pass(Duration::from_secs(9)).await;
+    stage.ends_well(&page).await;
+    let metrics = stage.gateways[0].metrics().await;
+    assert_eq!(metrics.sum("sessions_opened_total", &[]), 1.0);
+
+    let page = stage.open(&format!("transport=ws&shared=0#token={}", expiring("8", 3))).await;
+    stage.is_live(&page).await;
+    page.wait_until("!document.getElementById('signin').hidden", SOON).await;
+    assert!(page.eval(&log_has("sign in")).await.as_bool().unwrap());
+}
+
+/// R56.
+#[tokio::test]
+async fn a_network_that_swallows_everything_is_noticed_in_two_heartbeats() {
+    let mut stage = Stage::set(1, |builder| builder).await;
+    for transport in ["ws", "sse"] {
+        let page = stage.open(&format!("transport={transport}")).await;
+        stage.is_live(&page).await;
+        stage.shows_current(&page).await;
+        stage.network.black_hole();
+        page.wait_until("document.body.dataset.state === 'stale'", Duration::from_secs(2 * 2 + 2)).await;
+        page.wait_until("document.querySelectorAll('tr[data-stale=true]').length > 0", SOON).await;
+        stage.network.restore();
+        stage.ends_well(&page).await;
+        page.call("Page.close", serde_json::json!({})).await;
+        stage.n_sessions(0.0).await;
+    }
+}
+
+#[tokio::test]
+async fn a_page_that_slept_shows_current_prices_when_it_wakes() {
+    let mut stage = Stage::set(1, |builder| builder).await;
+    // A session of its own, since a shared one lives in a worker that doesn't sleep.
+    let page = stage.open("transport=ws&shared=0").await;
+    stage.is_live(&page).await;
+    stage.shows_current(&page).await;
+    page.frozen(true).await;
+    // The network is gone while the lid is closed, and comes back before the page knows.
+    stage.network.drop_connections();
+    let_pass(Duration::from_secs(6)).await;
+    page.frozen(false).await;
+    stage.ends_well(&page).await;
+}
+
+#[tokio::test]
+async fn a_drained_gateway_hands_its_session_over_as_it_said() {
+    let mut stage = Stage::set(2, |builder| builder).await;
+    for transport in ["ws", "sse"] {
+        let page = stage.open(&format!("transport={transport}")).await;
+        stage.is_live(&page).await;
+        stage.shows_current(&page).await;
+        stage.n_sessions(1.0).await;
+        let first = usize::from(stage.gateways[0].metrics().await.sum("sessions", &[]) < 0.5);
+        assert!(stage.gateways[first].stop(SOON).await.success());
+        page.wait_until(&log_has("as told"), SOON).await;
+        stage.ends_well(&page).await;
+        stage.gateways[first].restart().await;
+        page.call("Page.close", serde_json::json!({})).await;
+        stage.n_sessions(0.0).await;
+    }
+}
+
+/// R65, the part of the page: one stream per browser.
+#[tokio::test]
+async fn eight_tabs_share_one_session_and_change_its_transport_together() {
+    let mut stage = Stage::set(1, |builder| builder).await;
+    let mut tabs = Vec::new();
+    for _ in 0..8 {
+        tabs.push(stage.open("").await);
+    }
+    for tab in &tabs {
+        stage.is_live(tab).await;
+        stage.shows_current(tab).await;
+    }
+    stage.n_sessions(1.0).await;
+
+    for transport in ["sse", "ws"] {
+        let radio = format!("document.querySelector('input[name=transport][value={transport}]').click()");
+        tabs[3].eval(&radio).await;
+        for tab in &tabs {
+            let changed = format!(
+                "document.body.dataset.transport === '{transport}' && document.body.dataset.state === 'live'"
+            );
+            tab.wait_until(&changed, SOON).await;
+        }
+        stage.n_sessions(1.0).await;
+    }
+    // The tab that opened the session goes; the others keep it.
+    tabs.remove(0).call("Page.close", serde_json::json!({})).await;
+    for tab in &tabs {
+        stage.shows_current(tab).await;
+        Stage::is_quiet(tab);
+    }
+    stage.n_sessions(1.0).await;
+    let metrics = stage.gateways[0].metrics().await;
+    assert_eq!(metrics.sum("sessions_opened_total", &[]), 3.0, "one, and one per change of transport");
+    for tab in tabs.drain(..) {
+        tab.call("Page.close", serde_json::json!({})).await;
+    }
+    stage.n_sessions(0.0).await;
+}
+
+#[tokio::test]
+async fn the_store_of_the_existing_front_end_works_as_it_is() {
+    let mut stage = Stage::set(1, |builder| builder).await;
+    let page = stage.open("").await;
+    stage.shows_current(&page).await;
+    let good = format!("'{}'", token("7"));
+    for credentials in ["undefined", &good] {
+        let url = format!("wss://localhost:{}/market/ws", stage.network.port());
+        let script = format!(
+            "{}; globalThis.store = createPriceStore('{url}', {credentials}, ['quote:2', 'quote:3']); 0",
+            include_str!("../js/support/store.js")
+        );
+        page.eval(&script).await;
+        page.wait_until("store.status === 'live' && 'quote:2' in store.prices", SOON).await;
+        stage.publisher.publish(&Statement::new(3, "42.5", 1_760_000_001_000)).await;
+        let filed = "JSON.stringify(store.prices['quote:3']) === '{\"price\":42.5,\"at\":1760000001000,\"volume\":12}'";
+        page.wait_until(filed, SOON).await;
+        // Answered heartbeats keep the session beyond the pong timeout.
+        page.wait_until("store.pings >= 4", SOON).await;
+        assert_eq!(page.eval("store.status").await, "live");
+        assert_eq!(page.eval("store.acknowledged.join()").await, "quote:2,quote:3");
+        assert_eq!(page.eval("store.errors.length").await, 0);
+        stage.publisher.publish(&Statement::new(3, "42.4", 1_760_000_000_999)).await;
+    }
+}
+
+#[tokio::test]
+async fn the_page_can_be_slowed_down_and_used_by_keyboard() {
+    let mut stage = Stage::set(1, |builder| builder).await;
+    let page = stage.open("transport=ws").await;
+    stage.is_live(&page).await;
+    stage.shows_current(&page).await;
+    // From the transport's radio one tab leads to the pace's, and an arrow changes it.
+    page.eval("document.querySelector('input[name=transport]:checked').focus()").await;
+    for (key, code) in [("Tab", 9), ("ArrowRight", 39), ("ArrowRight", 39)] {
+        for kind in ["rawKeyDown", "keyUp"] {
+            let event =
+                serde_json::json!({ "type": kind, "key": key, "code": key, "windowsVirtualKeyCode": code });
+            page.call("Input.dispatchKeyEvent", event).await;
+        }
+    }
+    page.wait_until("document.querySelector('input[name=rate]:checked').value === '0.2'", SOON).await;
+    page.wait_until(&log_has("At most 0.2 quotes a second"), SOON).await;
+    // Ten quotes while the topic waits for its turn: one may go at once, the others replace each other.
+    for _ in 0..10 {
+        stage.n_published += 1;
+        let now = 1_760_000_000_000 + stage.n_published;
+        stage.publisher.publish(&Statement::new(2, "5.5", now)).await;
+    }
+    let gateway = &stage.gateways[0];
+    gateway.metric_fits("quotes are conflated", "deliveries_conflated_total", &[], SOON, |n| n >= 5.0).await;
+}
