@@ -23,11 +23,6 @@ use tokio_util::sync::CancellationToken;
 /// quotes that newer ones in the inbox have replaced.
 const CHUNK: usize = 128;
 
-/// A pass longer than this makes the lane gather before the next one, for as long as the pass took and
-/// at most [`MAX_GATHER`]: more quotes per write is the one big lever under overload.
-const LONG_PASS: Duration = Duration::from_millis(20);
-const MAX_GATHER: Duration = Duration::from_millis(100);
-
 /// Everything that a lane's thread starts with.
 pub(super) struct Thread {
     pub(super) lane: LaneId,
@@ -85,12 +80,7 @@ impl Thread {
             } else if !self.shared.flush_interval.is_zero() {
                 tokio::time::sleep(self.shared.flush_interval).await;
             }
-            let began = Now::read().mono;
             self.pass(lane, &mut batch).await;
-            let took = Now::read().mono.saturating_sub(began);
-            if took > LONG_PASS {
-                tokio::time::sleep(took.min(MAX_GATHER)).await;
-            }
         }
     }
 
@@ -99,7 +89,10 @@ impl Thread {
         loop {
             self.inbox.take(batch);
             if !batch.is_empty() {
-                lane.borrow_mut().take_in(batch, Now::read());
+                let now = Now::read();
+                lane.borrow_mut().take_in(batch, now);
+                // A pass may go on for long under load; the turns of paced subscriptions come all the same.
+                lane.borrow_mut().release_due(now);
             }
             if !lane.borrow().has_ready() || self.stop.is_cancelled() {
                 return;

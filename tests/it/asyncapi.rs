@@ -26,7 +26,7 @@ fn schema(file: &str) -> Value {
 
 fn inline(value: &mut Value) {
     if let Some(file) = value.get("$ref").and_then(Value::as_str) {
-        *value = schema(&file.to_owned());
+        *value = schema(file);
         value.as_object_mut().unwrap().remove("$schema");
     }
     match value {
