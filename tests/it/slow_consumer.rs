@@ -77,7 +77,8 @@ async fn a_slow_session_skips_to_the_newest_quotes() {
 
 #[tokio::test]
 async fn a_reader_that_stopped_is_closed_after_the_grace_and_disturbs_nobody() {
-    let world = World::start().await;
+    // It sends a pong per round, which come faster than a client may talk by default.
+    let world = World::start_with(|builder| builder.set("session.max_inbound_per_second", "1000")).await;
     let mut stopped = reader(&world, "stopped").await;
     let mut control = Ws::open_as(&world.gateway, "control").await;
     control.subscribe(&["quote:1"]).await;
