@@ -149,12 +149,17 @@ async fn r18_topics_of_several_shards_are_read_together_and_fail_apart() {
         ws.subscribe(&topics.iter().map(String::as_str).collect::<Vec<_>>()).await;
     };
 
+    let n_pipelines = async || gateway.metrics().await.sum("redis_pipelines_total", &[]);
+    let before = n_pipelines().await;
     let mut ws = Ws::open_as(&gateway, "7").await;
     subscribe(&mut ws, &ids).await;
     let mut prices = Vec::new();
     for _ in ids {
         prices.push(ws.next_event().await);
     }
+    // A read and a registration per shard, and the replica's own sign of life.
+    let round_trips = n_pipelines().await - before;
+    assert!(round_trips <= 8.0, "{round_trips} round trips for three topics on three shards");
     for id in ids {
         assert!(
             prices.iter().any(|event| event.contains(&format!(r#""price":{id}.50"#))),

@@ -102,24 +102,6 @@ async fn a_draining_process_is_not_ready_at_once_and_then_admits_nobody() {
 }
 
 #[tokio::test]
-async fn a_second_signal_stops_at_once() {
-    let mut world =
-        World::start_with(|builder| builder.set("drain.notice", "'10s'").set("drain.deadline", "'30s'"))
-            .await;
-    let mut ws = Ws::open_as(&world.gateway, "7").await;
-    world.gateway.process().stop();
-    wait_for("the drain begins", Duration::from_secs(2), || async {
-        (world.gateway.readiness().await.head.status == 503).then_some(())
-    })
-    .await;
-    let signalled = Instant::now();
-    world.gateway.process().stop();
-    world.gateway.process().ended(Duration::from_secs(3)).await;
-    assert!(signalled.elapsed() < Duration::from_secs(3));
-    while ws.next().await != Heard::Gone {}
-}
-
-#[tokio::test]
 async fn idle_streams_and_readers_that_stopped_do_not_hold_the_exit_up() {
     let mut world = World::start().await;
     let mut idle = Vec::new();

@@ -13,28 +13,6 @@ use std::net::SocketAddr;
 use std::process::Command;
 use std::time::Duration;
 
-#[test]
-fn a_gateway_that_could_let_nobody_in_does_not_start() {
-    let outcome = tickbridge(&["serve"], &[]);
-    assert_eq!(outcome.code, 64, "{}", outcome.err);
-    assert!(outcome.err.contains("auth.jwt.secret"), "{}", outcome.err);
-}
-
-#[test]
-fn an_address_in_use_is_a_failed_start() {
-    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = taken.local_addr().unwrap().to_string();
-    let environment = [
-        ("JWT_SECRET", SECRET),
-        ("TICKBRIDGE_LISTEN__PUBLIC", address.as_str()),
-        ("TICKBRIDGE_LISTEN__ADMIN", "127.0.0.1:0"),
-        ("TICKBRIDGE_REDIS__MODE", "embedded"),
-    ];
-    let outcome = tickbridge(&["serve"], &environment);
-    assert_eq!(outcome.code, 1, "{}", outcome.err);
-    assert!(outcome.err.contains(&address), "{}", outcome.err);
-}
-
 /// The deployment that exists is configured by names of its own; they must be enough.
 #[tokio::test]
 async fn the_names_of_the_existing_deployment_are_enough_to_serve() {
