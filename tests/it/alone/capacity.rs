@@ -26,7 +26,7 @@ async fn five_thousand_sessions_all_end_on_the_newest_versions() {
         // Timers as deployed; the short ones of other tests would measure the client's machine.
         let builder = builder.set("auth.timeout", "'30s'").set("session.heartbeat_interval", "'20s'");
         let builder = builder.set("session.pong_timeout", "'45s'").set("session.max_missed_pongs", "4");
-        builder.set("session.slow_consumer_grace", "'10s'").set("limits.accepts_per_second", "100000")
+        builder.set("session.slow_consumer_grace", "'10s'")
     })
     .await;
     let mut world = world;
