@@ -139,6 +139,8 @@ pub struct Jwt {
     pub audience: Option<String>,
     /// Tolerated difference between clocks.
     pub leeway: Duration,
+    /// Claim with the instruments that a token's bearer may see; where absent, every token shows them all.
+    pub topics_claim: Option<String>,
 }
 
 impl Default for Jwt {
@@ -151,6 +153,7 @@ impl Default for Jwt {
             issuer: "finvibe-user".into(),
             audience: None,
             leeway: Duration::from_secs(30),
+            topics_claim: None,
         }
     }
 }

@@ -34,7 +34,7 @@ use tokio_util::sync::CancellationToken;
 const MAILBOX: usize = 8_192;
 
 enum Command {
-    Admit(Admission),
+    Admit(Box<Admission>),
     Sweep { slice: usize, n_slices: usize, tick: Duration },
     Drain { first: Duration, spacing: Duration },
     List { from: usize, n: usize, answer: oneshot::Sender<Page> },
@@ -121,13 +121,13 @@ impl Lanes {
     pub fn admit(&self, admission: Admission) -> Result<(), Box<Admission>> {
         let handle =
             self.handles.iter().min_by_key(|h| h.load.load(Relaxed)).expect("there is at least one lane");
-        match handle.mailbox.try_send(Command::Admit(admission)) {
+        match handle.mailbox.try_send(Command::Admit(Box::new(admission))) {
             Ok(()) => {
                 handle.load.fetch_add(1, Relaxed);
                 Ok(())
             }
             Err(mpsc::error::TrySendError::Full(Command::Admit(admission)))
-            | Err(mpsc::error::TrySendError::Closed(Command::Admit(admission))) => Err(Box::new(admission)),
+            | Err(mpsc::error::TrySendError::Closed(Command::Admit(admission))) => Err(admission),
             Err(_) => unreachable!("an admission was sent, so an admission comes back"),
         }
     }

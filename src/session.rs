@@ -2,6 +2,7 @@
 //!
 //! Not here: delivery (`lane`), HTTP and token verification (`edge`).
 
+pub mod permission;
 pub mod standing;
 pub mod sweep;
 pub mod tickets;
@@ -10,6 +11,7 @@ use crate::clock::Now;
 use crate::instrument::InstrumentId;
 use crate::protocol::client::TopicRequest;
 use bytes::Bytes;
+use permission::Permissions;
 use std::any::Any;
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -21,6 +23,8 @@ pub struct Principal {
     pub user_id: Arc<str>,
     /// When the token stops being good, seconds since the Unix epoch, leeway included.
     pub expires_at: Option<i64>,
+    /// What it may see.
+    pub permissions: Permissions,
 }
 
 /// Why a token isn't good. The reasons are a closed set, because they label a metric.
@@ -44,11 +48,13 @@ pub enum AuthFailure {
     Audience,
     /// `sub` is missing, empty or unusable.
     Subject,
+    /// The claim with permissions can't be read.
+    Permissions,
 }
 
 impl AuthFailure {
     /// Every failure, in the order of the metric's labels.
-    pub const ALL: [AuthFailure; 9] = [
+    pub const ALL: [AuthFailure; 10] = [
         AuthFailure::Malformed,
         AuthFailure::Algorithm,
         AuthFailure::UnknownKey,
@@ -58,6 +64,7 @@ impl AuthFailure {
         AuthFailure::Issuer,
         AuthFailure::Audience,
         AuthFailure::Subject,
+        AuthFailure::Permissions,
     ];
 
     /// The value of the metric's `reason` label.
@@ -72,6 +79,7 @@ impl AuthFailure {
             Self::Issuer => "issuer",
             Self::Audience => "audience",
             Self::Subject => "subject",
+            Self::Permissions => "permissions",
         }
     }
 }

@@ -47,6 +47,13 @@ pub fn network(text: &str) -> Result<(), String> {
     if fits { Ok(()) } else { Err("must be a network such as \"10.0.0.0/8\", or an address".into()) }
 }
 
+/// The name of a claim that carries permissions.
+pub fn claim(text: &str) -> Result<(), String> {
+    not_blank(text)?;
+    let taken = ["exp", "nbf", "iat", "iss", "aud", "sub"].contains(&text);
+    if taken { Err("must not be a claim that means something else".into()) } else { Ok(()) }
+}
+
 /// The URL of a key set.
 pub fn key_set_url(text: &str) -> Result<(), String> {
     match Url::parse(text) {

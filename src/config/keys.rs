@@ -82,6 +82,7 @@ keys! {
     auth.jwt.issuer: Text(check::not_blank);
     auth.jwt.audience: Maybe(Text(check::not_blank));
     auth.jwt.leeway: span(0, HOUR);
+    auth.jwt.topics_claim: Maybe(Text(check::claim));
     session.heartbeat_interval: span(10, HOUR);
     session.pong_timeout: span(10, HOUR);
     session.max_missed_pongs: Count { min: 1, max: 1_000 };

@@ -94,6 +94,13 @@ pub const RULES: &[Rule] = &[
             unless(!both, "must not be set together with auth.jwt.secret; keep one of them")
         },
     },
+    Rule {
+        keys: &["auth.jwt.topics_claim", "auth.anonymous"],
+        judge: |config| {
+            let both = config.auth.jwt.topics_claim.is_some() && config.auth.anonymous;
+            unless(!both, "limits nobody with auth.anonymous = true, which shows everything to everybody")
+        },
+    },
 ];
 
 /// What a gateway needs besides: a way to tell who is there.
@@ -189,6 +196,16 @@ mod tests {
             config.auth.jwt.secret_file = Some("s".into());
         });
         assert_eq!(blame, ["redis.password_file", "auth.jwt.secret_file"]);
+    }
+
+    #[test]
+    fn permissions_make_no_sense_where_nobody_needs_a_token() {
+        let blame = blamed(|config| {
+            config.auth.jwt.topics_claim = Some("topics".into());
+            config.auth.anonymous = true;
+        });
+        assert_eq!(blame, ["auth.jwt.topics_claim"]);
+        assert!(blamed(|config| config.auth.jwt.topics_claim = Some("topics".into())).is_empty());
     }
 
     #[test]

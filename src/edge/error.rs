@@ -22,7 +22,7 @@ impl Refusal {
             | Self::Busy
             | Self::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
             Self::Address => StatusCode::TOO_MANY_REQUESTS,
-            Self::Origin => StatusCode::FORBIDDEN,
+            Self::Origin | Self::Forbidden => StatusCode::FORBIDDEN,
             Self::NoToken | Self::Token | Self::Ticket | Self::PublishKey => StatusCode::UNAUTHORIZED,
             Self::NotWebSocket | Self::WebSocketVersion => StatusCode::UPGRADE_REQUIRED,
             Self::Handshake
@@ -51,9 +51,12 @@ impl Refusal {
             | Self::TooManyInstruments
             | Self::Body => ErrorCode::LimitExceeded,
             Self::Draining | Self::Unavailable => ErrorCode::Internal,
-            Self::Origin | Self::NoToken | Self::Token | Self::Ticket | Self::PublishKey => {
-                ErrorCode::Unauthorized
-            }
+            Self::Origin
+            | Self::Forbidden
+            | Self::NoToken
+            | Self::Token
+            | Self::Ticket
+            | Self::PublishKey => ErrorCode::Unauthorized,
             _ => ErrorCode::BadRequest,
         }
     }
@@ -71,6 +74,7 @@ impl Refusal {
             Self::NoToken => "a token is required",
             Self::Token => "the token is not valid",
             Self::Ticket => "the ticket is unknown, used or expired",
+            Self::Forbidden => "the token allows nothing of what is asked for",
             Self::NotWebSocket => "this path needs a WebSocket handshake",
             Self::WebSocketVersion => "the WebSocket version must be 13",
             Self::Handshake => "the WebSocket handshake is not valid",

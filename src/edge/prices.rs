@@ -4,6 +4,7 @@ use super::entrance::Entrance;
 use super::query::Query;
 use crate::instrument::InstrumentId;
 use crate::metrics::edge::Refusal;
+use crate::topic::Topic;
 use axum::extract::{Request, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
@@ -22,8 +23,14 @@ pub const MAX_READS: usize = 64;
 pub async fn read(State(entrance): State<Arc<Entrance>>, request: Request) -> Result<Response, Refusal> {
     let (parts, _) = request.into_parts();
     let query = Query::parse(parts.uri.query());
-    entrance.identify(&parts.headers, &query).await?;
-    let ids = instruments(&query.list("ids"), entrance.max_topics)?;
+    let principal = entrance.identify(&parts.headers, &query).await?;
+    let mut ids = instruments(&query.list("ids"), entrance.max_topics)?;
+    if let Some(principal) = principal {
+        ids.retain(|&id| principal.permissions.allow(Topic::of(id)));
+    }
+    if ids.is_empty() {
+        return Err(Refusal::Forbidden);
+    }
     let _read = entrance.reads.try_acquire().map_err(|_| Refusal::Busy)?;
     let quotes = timeout(entrance.read_deadline, entrance.catch_up.current(&ids));
     let quotes = quotes.await.map_err(|_| Refusal::Unavailable)?;

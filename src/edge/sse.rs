@@ -28,6 +28,11 @@ pub async fn open(State(entrance): State<Arc<Entrance>>, request: Request) -> Re
     if request.topics.is_empty() {
         return Err(Refusal::NoTopic);
     }
+    // Some allowed: the first event names those that aren't.
+    let permissions = principal.as_ref().map(|principal| &principal.permissions);
+    if permissions.is_some_and(|permissions| !request.topics.iter().any(|topic| permissions.allow(*topic))) {
+        return Err(Refusal::Forbidden);
+    }
     let max_rate_hz = match query.first("max_rate_hz").map(str::parse::<f64>) {
         None => None,
         Some(Ok(hz)) if hz.is_finite() && hz > 0.0 => Some(hz),

@@ -160,8 +160,9 @@ impl<P: Pipe> Delivery<P> {
             Transport::Sse { mut request, last_event_id, chunked, max_rate_hz } => {
                 // A subscription's place is its place in the cursor.
                 request.topics.sort();
-                let granted = request.topics.len().min(self.shared.max_topics);
-                let topics: Vec<_> = request.topics[..granted].iter().map(|t| t.instrument()).collect();
+                let granted = request.topics.iter().filter(|topic| standing.may_see(**topic));
+                let topics: Vec<_> =
+                    granted.take(self.shared.max_topics).map(|topic| topic.instrument()).collect();
                 let seen = last_event_id.and_then(|id| cursor::decode(&id, &topics));
                 let fresh =
                     if topics.len() <= cursor::EXACT_TOPICS { vec![None; topics.len()] } else { Vec::new() };

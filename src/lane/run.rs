@@ -113,7 +113,7 @@ impl Thread {
     fn obey(&self, lane: &Lane, command: Command) {
         let now = Now::read();
         match command {
-            Command::Admit(admission) => self.admit(lane, admission),
+            Command::Admit(admission) => self.admit(lane, *admission),
             Command::Sweep { slice, n_slices, tick } => {
                 self.alive_ms.store(now.mono.as_millis() as u64, Relaxed);
                 let mut lane = lane.borrow_mut();

@@ -71,6 +71,8 @@ labels! {
         Token => "token",
         /// The ticket is unknown, used or expired.
         Ticket => "ticket",
+        /// The token allows nothing of what is asked for.
+        Forbidden => "forbidden",
         /// Not a WebSocket handshake.
         NotWebSocket => "not_websocket",
         /// Another WebSocket version than 13.

@@ -96,6 +96,14 @@ pub fn unsubscribed(request: &TopicRequest, ended: &[Topic], not_active: &[Topic
     out
 }
 
+/// Says that subscriptions ended because the session's new token doesn't allow them.
+pub fn revoked(topics: &[Topic]) -> String {
+    let mut out = r#"{"type":"revoked""#.to_owned();
+    push_topics(&mut out, "topics", topics);
+    out.push('}');
+    out
+}
+
 /// Refuses a request. `request_id` is JSON.
 pub fn error(request_id: &str, code: ErrorCode, message: &str) -> String {
     let message = serde_json::Value::from(message);

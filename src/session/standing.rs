@@ -7,6 +7,7 @@
 use super::Principal;
 use crate::config;
 use crate::protocol::close::CloseReason;
+use crate::topic::Topic;
 use std::time::Duration;
 
 /// What the sweep has to do for a session.
@@ -93,6 +94,11 @@ impl Standing {
         self.principal.as_ref()
     }
 
+    /// Whether the session may have the topic's quotes. Guests may where there are any.
+    pub fn may_see(&self, topic: Topic) -> bool {
+        self.principal.as_ref().is_none_or(|principal| principal.permissions.allow(topic))
+    }
+
     /// Takes a verified token. A session never changes its user.
     ///
     /// # Errors
@@ -151,6 +157,7 @@ impl Standing {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::session::permission::Permissions;
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -165,7 +172,7 @@ mod tests {
     }
 
     fn user(expires_at: Option<i64>) -> Principal {
-        Principal { user_id: "7".into(), expires_at }
+        Principal { user_id: "7".into(), expires_at, permissions: Permissions::default() }
     }
 
     #[test]
@@ -228,7 +235,7 @@ mod tests {
     #[test]
     fn a_session_never_changes_its_user() {
         let mut standing = Standing::new(Some(user(None)), true, &timers(), Duration::ZERO, 0.0);
-        let other = Principal { user_id: "8".into(), expires_at: None };
+        let other = Principal { user_id: "8".into(), expires_at: None, permissions: Permissions::default() };
         assert_eq!(standing.authenticated(other), Err(CloseReason::AuthError));
     }
 

@@ -107,13 +107,14 @@ impl Tickets for MemoryTickets {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::session::permission::Permissions;
 
     fn at(secs: u64) -> Now {
         Now { mono: Duration::from_secs(secs), unix_us: 0 }
     }
 
     fn somebody() -> Principal {
-        Principal { user_id: "42".into(), expires_at: Some(7) }
+        Principal { user_id: "42".into(), expires_at: Some(7), permissions: Permissions::default() }
     }
 
     #[tokio::test]

@@ -1,7 +1,7 @@
 //! One-time tickets in Redis, so that every replica can redeem what any of them issued.
 //!
-//! A ticket's value is `<expiry>:<user>`, where the expiry is that of the token in seconds since the Unix
-//! epoch or `-`. The token itself is never stored.
+//! A ticket's value is JSON with what the token proved, never the token itself. One that can't be read, as of
+//! another version, stands for nobody.
 //!
 //! Not here: what a ticket is good for (`session::tickets`).
 
@@ -10,6 +10,7 @@ use super::keys;
 use super::slots::slot;
 use crate::clock::Now;
 use crate::session::Principal;
+use crate::session::permission::{Grant, Permissions};
 use crate::session::tickets::{Answer, StoreUnavailable, TTL, Tickets};
 use redis::{Value, cmd};
 use std::sync::Arc;
@@ -52,15 +53,23 @@ impl Tickets for RedisTickets {
     }
 }
 
+/// The user, the expiry of the token with the leeway, and the patterns of topics; `null` is never, and everything.
+/// A list, so that nothing can be missing from it.
+type Stored = (String, Option<i64>, Option<Vec<String>>);
+
 fn text(principal: &Principal) -> String {
-    let expires_at = principal.expires_at.map_or("-".to_owned(), |at| at.to_string());
-    format!("{expires_at}:{}", principal.user_id)
+    let Principal { user_id, expires_at, permissions } = principal;
+    let stored: Stored = (user_id.to_string(), *expires_at, permissions.topics.patterns());
+    serde_json::to_string(&stored).expect("text, numbers and lists of text are JSON")
 }
 
 fn principal(value: &[u8]) -> Option<Principal> {
-    let (expires_at, user_id) = std::str::from_utf8(value).ok()?.split_once(':')?;
-    let expires_at = if expires_at == "-" { None } else { Some(expires_at.parse().ok()?) };
-    Some(Principal { user_id: user_id.into(), expires_at })
+    let (user_id, expires_at, topics): Stored = serde_json::from_slice(value).ok()?;
+    let topics = match topics {
+        None => Grant::All,
+        Some(patterns) => Grant::read(&patterns)?,
+    };
+    Some(Principal { user_id: user_id.into(), expires_at, permissions: Permissions { topics } })
 }
 
 #[cfg(test)]
@@ -69,12 +78,30 @@ mod tests {
 
     #[test]
     fn a_principal_survives_the_journey() {
-        for (user_id, expires_at) in [("42", Some(1_760_000_000)), ("a:b", None), ("-", Some(-1))] {
-            let before = Principal { user_id: user_id.into(), expires_at };
+        let limited = Permissions { topics: Grant::read(["5", "7..9"]).expect("readable") };
+        let nothing = Permissions { topics: Grant::none() };
+        for (user_id, expires_at, permissions) in [
+            ("42", Some(1_760_000_000), Permissions::default()),
+            ("a:b\"c", None, limited),
+            ("-", Some(-1), nothing),
+        ] {
+            let before = Principal { user_id: user_id.into(), expires_at, permissions };
             assert_eq!(principal(text(&before).as_bytes()), Some(before));
         }
-        for bad in [&b"x:42"[..], b"42", b"", b"\xff:1"] {
-            assert_eq!(principal(bad), None);
+    }
+
+    #[test]
+    fn what_is_not_understood_stands_for_nobody() {
+        for bad in [
+            "",
+            "1760000000:42",
+            "{}",
+            r#"["42"]"#,
+            r#"["42",1]"#,
+            r#"["42",1,["x"]]"#,
+            r#"["42",1,null,["a"]]"#,
+        ] {
+            assert_eq!(principal(bad.as_bytes()), None, "{bad}");
         }
     }
 }

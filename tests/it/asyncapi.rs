@@ -85,6 +85,7 @@ fn said() -> Vec<(&'static str, Vec<u8>)> {
         ("server.pong.json", server::pong("17.5", 1)),
         ("server.status.json", server::status(first, Some(1))),
         ("server.status.json", server::status(first, None)),
+        ("server.revoked.json", server::revoked(&[first, second])),
         ("server.reconnect.json", server::reconnect(1_500)),
     ];
     for code in

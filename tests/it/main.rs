@@ -24,6 +24,7 @@ mod ingest;
 mod live_page;
 mod main_job;
 mod ops;
+mod permissions;
 mod process;
 mod proxies;
 mod publish;

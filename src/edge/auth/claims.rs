@@ -2,9 +2,11 @@
 
 use crate::clock::Now;
 use crate::config::Jwt;
+use crate::session::permission::{Grant, Pattern, Permissions};
 use crate::session::{AuthFailure, Principal};
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
+use std::borrow::Cow;
 use std::sync::Arc;
 
 /// Longest subject. It becomes part of watcher members, so its size is multiplied by the instruments that a
@@ -20,6 +22,9 @@ pub struct Claims {
     iss: Option<Value>,
     aud: Option<Value>,
     sub: Option<Value>,
+    /// Among them those whose names are configured.
+    #[serde(flatten)]
+    others: Map<String, Value>,
 }
 
 /// What is demanded of the claims.
@@ -27,6 +32,7 @@ pub struct Rules {
     issuer: String,
     audience: Option<String>,
     leeway_secs: i64,
+    topics_claim: Option<String>,
 }
 
 impl Rules {
@@ -36,6 +42,7 @@ impl Rules {
             issuer: jwt.issuer.clone(),
             audience: jwt.audience.clone(),
             leeway_secs: i64::try_from(jwt.leeway.as_secs()).unwrap_or(i64::MAX),
+            topics_claim: jwt.topics_claim.clone(),
         }
     }
 
@@ -69,7 +76,34 @@ impl Rules {
             }
         }
         let user_id = claims.sub.and_then(subject).ok_or(AuthFailure::Subject)?;
-        Ok(Principal { user_id, expires_at: Some(expires_at) })
+        let permissions = self.permissions(&claims.others).ok_or(AuthFailure::Permissions)?;
+        Ok(Principal { user_id, expires_at: Some(expires_at), permissions })
+    }
+
+    fn permissions(&self, claims: &Map<String, Value>) -> Option<Permissions> {
+        Some(Permissions { topics: granted(self.topics_claim.as_deref(), claims)? })
+    }
+}
+
+/// What the claim `name` grants, or everything where none is configured. A token that lacks the claim is granted
+/// nothing: whoever forgets it must not see more than who has it. `None` if it can't be read.
+fn granted<P: Pattern>(name: Option<&str>, claims: &Map<String, Value>) -> Option<Grant<P>> {
+    let Some(name) = name else { return Some(Grant::All) };
+    match claims.get(name) {
+        None => Some(Grant::none()),
+        Some(Value::Array(patterns)) => {
+            Grant::read(patterns.iter().map(pattern).collect::<Option<Vec<_>>>()?)
+        }
+        Some(one) => Grant::read([pattern(one)?]),
+    }
+}
+
+/// Ids may stand as JSON numbers too.
+fn pattern(value: &Value) -> Option<Cow<'_, str>> {
+    match value {
+        Value::String(text) => Some(text.into()),
+        Value::Number(number) if number.is_i64() => Some(number.to_string().into()),
+        _ => None,
     }
 }
 

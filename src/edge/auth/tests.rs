@@ -1,5 +1,6 @@
 use super::*;
 use crate::config::Secret;
+use crate::session::permission::{Grant, MAX_PATTERNS, Permissions};
 use jsonwebtoken::{EncodingKey, crypto};
 use serde_json::{Value, json};
 
@@ -57,7 +58,14 @@ fn result(jwt: &Jwt, token: &str) -> Result<String, AuthFailure> {
 #[test]
 fn a_good_token_proves_its_subject_until_its_expiry_and_the_leeway() {
     let principal = verifier(&with_secret()).verify(&signed(&good_claims()), NOW);
-    assert_eq!(principal, Ok(Principal { user_id: "42".into(), expires_at: Some(NOW_SECS + 60 + 30) }));
+    assert_eq!(
+        principal,
+        Ok(Principal {
+            user_id: "42".into(),
+            expires_at: Some(NOW_SECS + 60 + 30),
+            permissions: Permissions::default()
+        })
+    );
 }
 
 #[test]
@@ -263,4 +271,30 @@ fn each_failure_is_counted_under_its_reason() {
     let n_counted =
         text.lines().filter(|l| l.starts_with("t_auth_failures_total{") && l.ends_with(" 1")).count();
     assert_eq!(n_counted, 1);
+}
+
+#[test]
+fn the_configured_claim_decides_what_may_be_seen() {
+    let limited = Jwt { topics_claim: Some("topics".into()), ..with_secret() };
+    let judged = |jwt: &Jwt, claim: Option<Value>| {
+        let mut claims = good_claims();
+        if let Some(claim) = claim {
+            claims["topics"] = claim;
+        }
+        verifier(jwt).verify(&signed(&claims), NOW).map(|principal| principal.permissions)
+    };
+    let only = |patterns: &[&str]| Permissions { topics: Grant::read(patterns).expect("readable") };
+    assert_eq!(judged(&limited, Some(json!(["5", "7..9", -3]))), Ok(only(&["5", "7..9", "-3"])));
+    assert_eq!(judged(&limited, Some(json!("*"))), Ok(only(&["*"])));
+    assert_eq!(judged(&limited, Some(json!(5))), Ok(only(&["5"])));
+    assert_eq!(judged(&limited, Some(json!([]))), Ok(only(&[])));
+    // Whoever forgets the claim must not see more than who has it.
+    assert_eq!(judged(&limited, None), Ok(only(&[])));
+    assert_eq!(judged(&with_secret(), Some(json!({ "not": "ours" }))), Ok(Permissions::default()));
+    let too_many: Vec<_> = (0..=MAX_PATTERNS).collect();
+    for bad in [json!(null), json!({}), json!([["5"]]), json!(["5", null]), json!(["quote:5"]), json!([1.5])]
+    {
+        assert_eq!(judged(&limited, Some(bad.clone())), Err(AuthFailure::Permissions), "{bad}");
+    }
+    assert_eq!(judged(&limited, Some(json!(too_many))), Err(AuthFailure::Permissions));
 }

@@ -3,6 +3,7 @@
 use super::stand::{HANDSHAKE, PATIENCE, Stand, config, write};
 use crate::clock::Now;
 use crate::session::Principal;
+use crate::session::permission::Permissions;
 use crate::session::tickets::{Answer, Tickets, fresh};
 use std::sync::Arc;
 use tokio::net::TcpStream;
@@ -58,7 +59,11 @@ impl Tickets for Held {
         Box::pin(async {
             self.asked.add_permits(1);
             self.answers.acquire().await.expect("never closed").forget();
-            Ok(Some(Principal { user_id: "42".into(), expires_at: None }))
+            Ok(Some(Principal {
+                user_id: "42".into(),
+                expires_at: None,
+                permissions: Permissions::default(),
+            }))
         })
     }
 }

@@ -14,6 +14,7 @@ use crate::lane::session::{Pipe, Session, Sub, VACANT};
 use crate::protocol::client::{ClientMessage, TopicRequest};
 use crate::protocol::close::CloseReason;
 use crate::protocol::server::{self, ErrorCode, Rejection, Subscribed};
+use crate::topic::Topic;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -80,7 +81,23 @@ impl<P: Pipe> Delivery<P> {
         if before.is_none() {
             self.move_watches(key);
         }
+        self.revoke(key);
         None
+    }
+
+    /// Ends the subscriptions that the session's present token doesn't allow, and says so.
+    fn revoke(&mut self, key: Key) {
+        let Some(session) = self.sessions.get(key.at as usize) else { return };
+        let subs = session.live_subs().map(|(at, sub)| (at, Topic::of(self.index.topic(sub.topic).id)));
+        let (subs, topics): (Vec<_>, Vec<_>) =
+            subs.filter(|&(_, topic)| !session.standing.may_see(topic)).unzip();
+        for sub in subs {
+            let n_dropped = u64::from(self.remove_sub(key.at, sub));
+            self.books.dropped[DropReason::Unsubscribed as usize] += n_dropped;
+        }
+        if !topics.is_empty() {
+            self.say(key, "revoked", &server::revoked(&topics));
+        }
     }
 
     /// A guest who subscribed and then signed in: the topics are watched by the user from now on.
@@ -103,7 +120,9 @@ impl<P: Pipe> Delivery<P> {
         let Some(session) = self.session_mut(key) else { return };
         let mut n_live = session.live_subs().count();
         for &topic in &request.topics {
-            if let Some(sub) = self.find_sub(key.at, topic.instrument()) {
+            if !self.sessions[key.at as usize].standing.may_see(topic) {
+                outcome.refused.push((topic, Rejection::Forbidden));
+            } else if let Some(sub) = self.find_sub(key.at, topic.instrument()) {
                 self.set_pace(key, sub, pace, now);
                 outcome.active.push(topic);
                 outcome.already.push(topic);
