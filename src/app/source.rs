@@ -70,13 +70,13 @@ impl Source {
         ));
         // Tells this process from others that share the servers; nobody has to guess it.
         let replica = format!("{:016x}", rand::random::<u64>());
-        // What all sessions together may watch.
-        let max_pairs = config.limits.max_sessions.saturating_mul(config.session.max_topics);
+        // As many as all sessions together may watch.
+        let max_leaving = config.limits.max_sessions.saturating_mul(config.session.max_topics);
         let watchers = config.watchers.enabled.then(|| {
             Arc::new(Watchers::new(
                 &config.watchers,
                 &replica,
-                max_pairs,
+                max_leaving,
                 Arc::clone(&commands),
                 Arc::clone(metrics),
             ))

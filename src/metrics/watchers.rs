@@ -13,8 +13,8 @@ pub struct WatcherMetrics {
     pub failed: Counter,
     /// Instruments that were renewed.
     pub renewed: Counter,
-    /// Watches that were refused because there is no room.
-    pub refused: Counter,
+    /// Members whose removal was forgotten, because too many waited to be written.
+    pub forgotten: Counter,
     /// Replicas that died and were cleaned up after by this one.
     pub dead_replicas: Counter,
     /// Members of dead replicas that were removed by this one.
@@ -33,7 +33,10 @@ impl WatcherMetrics {
             written: writes("written"),
             failed: writes("failed"),
             renewed: counter("watcher_renewals_total", "Instruments whose watchers were renewed."),
-            refused: counter("watchers_refused_total", "Watches refused because there is no room."),
+            forgotten: counter(
+                "watcher_removals_forgotten_total",
+                "Removals of members that were forgotten.",
+            ),
             dead_replicas: counter("watcher_dead_replicas_total", "Dead replicas cleaned up after."),
             leftovers: counter("watcher_leftovers_removed_total", "Members of dead replicas removed."),
         }

@@ -4,7 +4,8 @@
 //! - Callers never wait: they change the wanted state in memory, and one task brings Redis to it.
 //! - Changes of all sessions are gathered into one pipeline per node. The more of them come, the longer
 //!   they are gathered, so that a storm costs tens of round trips.
-//! - A write that fails is repeated until Redis holds what is wanted.
+//! - A write that fails is repeated until Redis holds what is wanted. One without an answer may overtake
+//!   its repetition when its server thaws, and is therefore followed by another one later.
 //! - Every member is renewed once per interval, a slice at a time. Ticks that were missed are not made up
 //!   for.
 //!
@@ -37,10 +38,14 @@ const MAX_BATCH: usize = 2_000;
 const MAX_MEMBERS: usize = 1_000;
 
 /// How many times `watchers.batch_interval` changes are gathered at most while they keep coming.
-const LONGEST_GATHER: u32 = 16;
+const LONGEST_GATHER: u32 = 32;
 
 /// Renewal slices per interval. More make smaller slices and cost more round trips.
 const N_SLICES: u32 = 60;
+
+/// A command that nobody waits for any more is executed within this time after its server, or the network,
+/// works again. Those that stood in the queue of a frozen process are executed at once when it goes on.
+const SETTLING: Duration = Duration::from_secs(2);
 
 /// Pauses after a batch that failed: the first, which doubles, and the longest; and the longest after a
 /// refusal that only an operator can end.
@@ -67,32 +72,32 @@ impl WatchRegistry for Watchers {
     fn watched(&self, user: &Arc<str>, id: InstrumentId) {
         let mut wanted = self.wanted();
         let first = !wanted.has_changes();
-        if !wanted.watched(user, id) {
-            self.metrics.watchers.refused.increment(1);
-        }
+        wanted.watched(user, id);
         self.wake(wanted, first);
     }
 
     fn unwatched(&self, user: &Arc<str>, id: InstrumentId) {
         let mut wanted = self.wanted();
         let first = !wanted.has_changes();
-        wanted.unwatched(user, id);
+        if !wanted.unwatched(user, id) {
+            self.metrics.watchers.forgotten.increment(1);
+        }
         self.wake(wanted, first);
     }
 }
 
 impl Watchers {
     /// Nobody watches anything. `replica` is this process's name among those that share the servers, and
-    /// must not be used again after a restart. At most `max_pairs` of user and instrument are kept.
+    /// must not be used again after a restart. At most `max_leaving` removals wait to be written.
     pub fn new(
         config: &config::Watchers,
         replica: &str,
-        max_pairs: usize,
+        max_leaving: usize,
         commands: Arc<Commands>,
         metrics: Arc<Metrics>,
     ) -> Self {
         Self {
-            wanted: Mutex::new(Wanted::new(max_pairs)),
+            wanted: Mutex::new(Wanted::new(max_leaving)),
             changed: Notify::new(),
             writing: tokio::sync::Mutex::default(),
             running: tokio::sync::Mutex::default(),
@@ -115,6 +120,7 @@ impl Watchers {
         tokio::join!(
             self.write_changes(stop),
             self.renew(stop),
+            self.settle(stop),
             liveness.run(|| self.write_all_again(), &self.metrics.watchers, stop),
         );
     }
@@ -134,7 +140,8 @@ impl Watchers {
                     pause = (pause * 2).min(LONGEST_PAUSE);
                 }
             }
-            liveness::leave(&self.commands, &self.replica).await;
+            let is_certain = self.wanted().is_certain();
+            liveness::leave(&self.commands, &self.replica, is_certain).await;
         });
         if removed.await.is_err() {
             let n_left = self.wanted().n_pairs();
@@ -196,12 +203,14 @@ impl Watchers {
         let mut first_failure = None;
         let mut wanted = self.wanted();
         for (change, n_answers) in changes.into_iter().zip(lengths) {
-            let failure = answers.by_ref().take(n_answers).filter_map(Answer::err).last();
+            let failures: Vec<_> = answers.by_ref().take(n_answers).filter_map(Answer::err).collect();
+            let in_doubt = failures.iter().any(|failure| failure.kind.is_in_doubt());
+            let failure = failures.into_iter().last();
             let counted = &self.metrics.watchers;
             (if failure.is_none() { &counted.written } else { &counted.failed }).increment(1);
             match failure {
                 Some(failure) if failure.kind != Kind::WrongType => {
-                    wanted.failed(&change);
+                    wanted.failed(&change, in_doubt);
                     first_failure.get_or_insert(failure);
                 }
                 // A key of another type is somebody else's. It is tried again with the next renewal.
@@ -250,6 +259,16 @@ impl Watchers {
         }
     }
 
+    /// Has what was in doubt written once more.
+    async fn settle(&self, stop: &CancellationToken) {
+        while stop.run_until_cancelled(sleep(SETTLING)).await.is_some() {
+            self.wanted().settle();
+            if self.wanted().has_changes() {
+                self.changed.notify_one();
+            }
+        }
+    }
+
     fn write_all_again(&self) {
         self.wanted().all_dirty();
         self.changed.notify_one();
@@ -279,7 +298,7 @@ impl Drop for Taken<'_> {
     fn drop(&mut self) {
         if !self.changes.is_empty() {
             let mut wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
-            self.changes.iter().for_each(|change| wanted.failed(change));
+            self.changes.iter().for_each(|change| wanted.failed(change, true));
         }
     }
 }

@@ -5,7 +5,7 @@ use super::support::chaos::ChaosProxy;
 use super::support::cluster::RedisCluster;
 use super::support::publisher::watcher_key;
 use super::support::redis::RedisServer;
-use super::support::wait::wait_for;
+use super::support::wait::{wait_for, wait_until};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -166,6 +166,42 @@ async fn what_could_not_be_written_is_written_as_soon_as_it_can() {
     until_members(&server, 1, &[], SOON * 3).await;
     until_members(&server, 2, &["1@x", "2@x"], SOON).await;
     until_members(&server, 3, &["2@x"], SOON).await;
+}
+
+/// A frozen server executes what nobody waits for any more, after the repetition and after the opposite.
+#[tokio::test]
+async fn a_write_that_comes_late_changes_nothing_in_the_end() {
+    let server = RedisServer::start().await;
+    let proxy = ChaosProxy::start(&server.address()).await;
+    // No renewal and no heartbeat comes in between, so that the counts are those of the writes.
+    let replica = Replica::start(&proxy.address(), "x", Duration::from_secs(86_400));
+    replica.watch("2", [2]);
+    until_members(&server, 2, &["2@x"], SOON * 3).await;
+    wait_for("the replica shows that it lives", SOON * 3, || async {
+        server.cmd::<bool>(&["SISMEMBER", "tickbridge:{replica}", "x"]).await.then_some(())
+    })
+    .await;
+    let n_sent = || replica.client.metric("tickbridge_redis_pipelines_total");
+    let before = n_sent();
+    proxy.delay(Duration::from_secs(1));
+    replica.watch("1", [1]);
+    replica.unwatch("2", [2]);
+    wait_until("the changes are on their way", SOON * 3, || n_sent() > before).await;
+    replica.unwatch("1", [1]);
+    replica.watch("2", [2]);
+    wait_until("nobody waits for them any more", SOON * 5, || {
+        replica.client.metric(r#"tickbridge_watcher_writes_total{result="failed"}"#) > 0.0
+    })
+    .await;
+    proxy.restore();
+    wait_for("the changes and their opposites are executed", SOON * 5, || async {
+        (server.n_calls("srem").await >= 2).then_some(())
+    })
+    .await;
+    until_members(&server, 1, &[], SOON * 10).await;
+    until_members(&server, 2, &["2@x"], SOON * 10).await;
+    replica.close().await;
+    assert_eq!(server.cmd::<Vec<String>>(&["KEYS", "*"]).await, Vec::<String>::new());
 }
 
 #[tokio::test]

@@ -97,6 +97,11 @@ impl Kind {
         }
     }
 
+    /// Whether the command may have been executed, or may still be: it was sent, and nobody answered.
+    pub const fn is_in_doubt(self) -> bool {
+        matches!(self, Self::Unreachable | Self::Timeout)
+    }
+
     /// The kind of an error answer by its first word.
     pub fn of_code(code: &str) -> Self {
         match code {

@@ -143,11 +143,14 @@ impl<'a> Liveness<'a> {
     }
 }
 
-/// Says that `replica` is no more, and has left nothing.
-pub async fn leave(commands: &Commands, replica: &str) {
-    let leave = cmd("SREM").arg(REPLICAS).arg(replica).to_owned();
+/// Says that `replica` is no more, and if `nothing_left` that nobody needs to look for its members.
+pub async fn leave(commands: &Commands, replica: &str, nothing_left: bool) {
+    let mut leave = vec![cmd("DEL").arg(heartbeat(replica)).to_owned()];
+    if nothing_left {
+        leave.push(cmd("SREM").arg(REPLICAS).arg(replica).to_owned());
+    }
     // Where this fails, a survivor looks for leftovers and finds none.
-    run_all(commands, vec![leave, cmd("DEL").arg(heartbeat(replica)).to_owned()]).await;
+    run_all(commands, leave).await;
 }
 
 fn heartbeat(replica: &str) -> String {

@@ -3,11 +3,15 @@
 //! Invariants:
 //! - The wanted state is what counts, not the sequence that led to it: a pair is written as it is wanted
 //!   when it is taken, however often it changed before.
-//! - A pair stays known until its removal is written.
+//! - A pair stays known until its removal is written, and what is wanted is never refused: sessions and
+//!   their topics bound it. Removals that can't be written have a bound of their own.
+//! - A write without an answer may be executed late, after its repetition and after the opposite. What it
+//!   was about is in doubt, and is written once more when it can't come any more.
 //! - Eight bytes per pair: users are numbered, and pairs are kept in one sorted vector per instrument.
 
 use crate::instrument::InstrumentId;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::mem;
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -20,8 +24,16 @@ pub struct Wanted {
     by_instrument: BTreeMap<InstrumentId, Vec<Pair>>,
     /// Instruments with a pair that is to be written.
     dirty: BTreeSet<InstrumentId>,
+    /// Instruments with a pair in doubt that has been written since, and those before the last
+    /// [`Wanted::settle`].
+    doubts: BTreeSet<InstrumentId>,
+    doubts_before: BTreeSet<InstrumentId>,
     n_pairs: usize,
-    max_pairs: usize,
+    /// Pairs that nobody wants, and how many of them are remembered.
+    n_leaving: usize,
+    max_leaving: usize,
+    /// A removal was forgotten, so that Redis may hold more than is known.
+    forgot: bool,
     /// Where the renewal stands.
     renewed: Option<InstrumentId>,
 }
@@ -32,16 +44,22 @@ struct Pair {
     n_sessions: u32,
 }
 
-/// The highest bit of `n_sessions`: the pair is to be written. A user has fewer sessions.
+/// The highest bits of `n_sessions`: the pair is to be written; a write of it may still be executed. A user
+/// has fewer sessions.
 const DIRTY: u32 = 1 << 31;
+const DOUBT: u32 = 1 << 30;
 
 impl Pair {
     const fn is_dirty(self) -> bool {
         self.n_sessions & DIRTY != 0
     }
 
+    const fn is_in_doubt(self) -> bool {
+        self.n_sessions & DOUBT != 0
+    }
+
     const fn is_wanted(self) -> bool {
-        self.n_sessions & !DIRTY != 0
+        self.n_sessions & !(DIRTY | DOUBT) != 0
     }
 }
 
@@ -56,15 +74,29 @@ pub struct Change {
     pub remove: Vec<Arc<str>>,
 }
 
+impl Change {
+    fn users(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.add.iter().chain(&self.remove)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.add.is_empty() && self.remove.is_empty()
+    }
+}
+
 impl Wanted {
-    /// Nobody watches anything; at most `max_pairs` pairs of instrument and user are kept.
-    pub fn new(max_pairs: usize) -> Self {
+    /// Nobody watches anything; at most `max_leaving` removals are remembered.
+    pub fn new(max_leaving: usize) -> Self {
         Self {
             users: Users::default(),
             by_instrument: BTreeMap::new(),
             dirty: BTreeSet::new(),
+            doubts: BTreeSet::new(),
+            doubts_before: BTreeSet::new(),
             n_pairs: 0,
-            max_pairs,
+            n_leaving: 0,
+            max_leaving,
+            forgot: false,
             renewed: None,
         }
     }
@@ -79,20 +111,21 @@ impl Wanted {
         !self.dirty.is_empty()
     }
 
-    /// A session of `user` watches `id`. Gives whether there was room for it.
-    pub fn watched(&mut self, user: &Arc<str>, id: InstrumentId) -> bool {
-        let at = self.users.at(user);
-        let known = at.and_then(|at| find(self.by_instrument.get(&id)?, at).ok());
-        if known.is_none() && self.n_pairs >= self.max_pairs {
-            return false;
-        }
-        let at = at.unwrap_or_else(|| self.users.add(user));
+    /// Whether Redis is known to hold nothing but what is known here.
+    pub fn is_certain(&self) -> bool {
+        !self.forgot && self.doubts.is_empty() && self.doubts_before.is_empty()
+    }
+
+    /// A session of `user` watches `id`.
+    pub fn watched(&mut self, user: &Arc<str>, id: InstrumentId) {
+        let at = self.users.at(user).unwrap_or_else(|| self.users.add(user));
         let pairs = self.by_instrument.entry(id).or_default();
         match find(pairs, at) {
             Ok(found) => {
                 let pair = &mut pairs[found];
                 if !pair.is_wanted() {
                     pair.n_sessions |= DIRTY;
+                    self.n_leaving -= 1;
                     self.dirty.insert(id);
                 }
                 pair.n_sessions += 1;
@@ -104,21 +137,43 @@ impl Wanted {
                 self.dirty.insert(id);
             }
         }
+    }
+
+    /// A session of `user` doesn't watch `id` any more. Gives whether the removal could be remembered.
+    pub fn unwatched(&mut self, user: &Arc<str>, id: InstrumentId) -> bool {
+        let Some(at) = self.users.at(user) else { return true };
+        let Some(pairs) = self.by_instrument.get_mut(&id) else { return true };
+        let Ok(found) = find(pairs, at) else { return true };
+        let pair = &mut pairs[found];
+        if !pair.is_wanted() {
+            return true;
+        }
+        pair.n_sessions -= 1;
+        if !pair.is_wanted() {
+            pair.n_sessions |= DIRTY;
+            self.n_leaving += 1;
+            if self.n_leaving > self.max_leaving {
+                self.forgot = true;
+                self.forget(id, at);
+                return false;
+            }
+            self.dirty.insert(id);
+        }
         true
     }
 
-    /// A session of `user` doesn't watch `id` any more.
-    pub fn unwatched(&mut self, user: &Arc<str>, id: InstrumentId) {
-        let Some(at) = self.users.at(user) else { return };
+    /// Forgets a pair that nobody wants.
+    fn forget(&mut self, id: InstrumentId, user: UserAt) {
         let Some(pairs) = self.by_instrument.get_mut(&id) else { return };
-        let Ok(found) = find(pairs, at) else { return };
-        let pair = &mut pairs[found];
-        if pair.is_wanted() {
-            pair.n_sessions -= 1;
-            if !pair.is_wanted() {
-                pair.n_sessions |= DIRTY;
-                self.dirty.insert(id);
-            }
+        let Ok(found) = find(pairs, user) else { return };
+        pairs.remove(found);
+        self.users.let_go(user);
+        self.n_pairs -= 1;
+        self.n_leaving -= 1;
+        if pairs.is_empty() {
+            self.by_instrument.remove(&id);
+        } else if pairs.len() < pairs.capacity() / 4 {
+            pairs.shrink_to(pairs.len() * 2);
         }
     }
 
@@ -134,7 +189,9 @@ impl Wanted {
                 let side = if pair.is_wanted() { &mut change.add } else { &mut change.remove };
                 side.push(self.users.name(pair.user));
             }
-            changes.push(change);
+            if !change.is_empty() {
+                changes.push(change);
+            }
             if changes.len() >= most {
                 break;
             }
@@ -163,34 +220,44 @@ impl Wanted {
         self.by_instrument.len()
     }
 
-    /// A change could not be written and is to be written again, as it is wanted by then.
-    pub fn failed(&mut self, change: &Change) {
+    /// A change could not be written and is to be written again, as it is wanted by then. `in_doubt`: it
+    /// may be executed all the same, at once or later.
+    pub fn failed(&mut self, change: &Change, in_doubt: bool) {
         let Some(pairs) = self.by_instrument.get_mut(&change.id) else { return };
-        for user in change.add.iter().chain(&change.remove) {
+        for user in change.users() {
             if let Some(found) = self.users.at(user).and_then(|at| find(pairs, at).ok()) {
-                pairs[found].n_sessions |= DIRTY;
+                pairs[found].n_sessions |= if in_doubt { DIRTY | DOUBT } else { DIRTY };
                 self.dirty.insert(change.id);
             }
         }
     }
 
-    /// A change was written: removed pairs that nobody wants again are forgotten.
+    /// A change was written: removed pairs that nobody wants again are forgotten, unless they are in doubt.
     pub fn written(&mut self, change: &Change) {
-        let Some(pairs) = self.by_instrument.get_mut(&change.id) else { return };
-        for user in &change.remove {
+        for user in change.users() {
             let Some(at) = self.users.at(user) else { continue };
-            if let Ok(found) = find(pairs, at)
-                && pairs[found].n_sessions == 0
-            {
-                pairs.remove(found);
-                self.users.let_go(at);
-                self.n_pairs -= 1;
+            let Some(pairs) = self.by_instrument.get(&change.id) else { return };
+            let Ok(found) = find(pairs, at) else { continue };
+            let pair = pairs[found];
+            if pair.is_in_doubt() {
+                self.doubts.insert(change.id);
+            } else if pair.n_sessions == 0 {
+                self.forget(change.id, at);
             }
         }
-        if pairs.is_empty() {
-            self.by_instrument.remove(&change.id);
-        } else if pairs.len() < pairs.capacity() / 4 {
-            pairs.shrink_to(pairs.len() * 2);
+    }
+
+    /// To be called at times so far apart that what was sent before the last call is executed by this one,
+    /// or never. What was in doubt then, and has been written since, is to be written once more.
+    pub fn settle(&mut self) {
+        let due = mem::replace(&mut self.doubts_before, mem::take(&mut self.doubts));
+        for id in due {
+            let pairs = self.by_instrument.get_mut(&id).map(Vec::as_mut_slice).unwrap_or_default();
+            // One that is dirty stays in doubt: it may be so since a moment ago.
+            for pair in pairs.iter_mut().filter(|pair| pair.is_in_doubt() && !pair.is_dirty()) {
+                pair.n_sessions = pair.n_sessions & !DOUBT | DIRTY;
+                self.dirty.insert(id);
+            }
         }
     }
 
@@ -205,9 +272,10 @@ impl Wanted {
     /// Nobody watches anything any more; what was written is to be removed.
     pub fn none_wanted(&mut self) {
         for (&id, pairs) in &mut self.by_instrument {
-            pairs.iter_mut().for_each(|pair| pair.n_sessions = DIRTY);
+            pairs.iter_mut().for_each(|pair| pair.n_sessions = pair.n_sessions & DOUBT | DIRTY);
             self.dirty.insert(id);
         }
+        self.n_leaving = self.n_pairs;
     }
 }
 
