@@ -3,7 +3,8 @@
 //! Invariants:
 //! - A session joins its topic before the key is read. Pub/Sub keeps nothing for late subscribers, so
 //!   the other order would lose what is published in between; the overlap is judged by the gate.
-//! - Requests of a few milliseconds go out together, each instrument once.
+//! - Requests of a few milliseconds go out together, each instrument once; while they keep coming, those of
+//!   some ten milliseconds.
 //! - A failed read is repeated while somebody waits for it.
 //!
 //! Not here: how a key is read (`upstream::snapshot`), what is newer (`quote`).
@@ -20,6 +21,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -52,6 +54,10 @@ const READ_AT_ONCE: usize = 2_000;
 
 /// Calls of the source under way at once. One that waits for a dead node must not hold up the rest.
 const READS_AT_ONCE: usize = 8;
+
+/// How many times `catch_up.gather` lies between two reads at least. A session that comes alone waits for one
+/// gather; those of a reconnect storm go out together, which costs them what nobody sees.
+const READS_APART: u32 = 16;
 
 /// Pause before a failed read is repeated, and its bound; it doubles in between.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -141,12 +147,13 @@ impl CatchUp {
         let places = Arc::new(Semaphore::new(READS_AT_ONCE));
         let reads = TaskTracker::new();
         let mut pause = FIRST_PAUSE;
+        let mut not_before = Instant::now();
         loop {
             let anything_failed = !lock(&self.failed).is_empty();
             tokio::select! {
                 () = stop.cancelled() => break,
-                () = self.wake.notified() => tokio::time::sleep(self.gather).await,
-                () = tokio::time::sleep(pause.mul_f64(rand::random_range(0.5..1.0))), if anything_failed => {
+                () = self.wake.notified() => sleep_until((Instant::now() + self.gather).max(not_before)).await,
+                () = sleep(pause.mul_f64(rand::random_range(0.5..1.0))), if anything_failed => {
                     pause = (pause * 2).min(LONGEST_PAUSE);
                     let again = std::mem::take(&mut *lock(&self.failed));
                     self.again(again.into_iter().collect());
@@ -155,6 +162,7 @@ impl CatchUp {
             if !anything_failed {
                 pause = FIRST_PAUSE;
             }
+            not_before = Instant::now() + self.gather * READS_APART;
             loop {
                 let chunk = self.take_wanted(READ_AT_ONCE);
                 if chunk.is_empty() {
@@ -183,9 +191,9 @@ impl CatchUp {
         if restored.is_empty() {
             return;
         }
-        let began = tokio::time::Instant::now();
+        let began = Instant::now();
         for look in SECOND_LOOKS {
-            tokio::time::sleep_until(began + look).await;
+            sleep_until(began + look).await;
             // A failure now means that the stream is about to break again, which leads back here.
             self.read_once(restored.clone()).await;
         }

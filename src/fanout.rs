@@ -39,6 +39,12 @@ pub trait QuoteFeed: Send + Sync + 'static {
     /// A feed that loses a stream must answer `false` before it calls [`Fanout::stream_broken`].
     fn is_live(&self, id: InstrumentId) -> bool;
 
+    /// Whether the instrument isn't live for no other reason than that nobody has wanted it. A feed that
+    /// can't make it so within a moment calls [`Fanout::stream_broken`].
+    fn is_starting(&self, _: InstrumentId) -> bool {
+        false
+    }
+
     /// The first session of this process wants the instrument. Must not block.
     fn wanted(&self, id: InstrumentId);
 
@@ -173,6 +179,10 @@ impl Fanout {
         let mut stripe = self.stripe(id);
         let entry = stripe.entry(id).or_insert_with(|| self.fresh_entry(id, now));
         if entry.lanes == 0 {
+            if self.feed.is_starting(id) {
+                // What nobody has received yet can't be stale.
+                entry.stale_since_ms = None;
+            }
             self.feed.wanted(id);
         }
         entry.lanes |= 1 << lane;

@@ -101,6 +101,11 @@ impl ChannelNames {
         }
     }
 
+    /// Whether a name is that of the base channel. Cheaper than [`ChannelNames::parse`].
+    pub fn is_base(&self, name: &[u8]) -> bool {
+        name == self.base.as_bytes()
+    }
+
     /// Whether a name is that of a probe channel of this or another replica.
     pub fn is_probe(&self, name: &[u8]) -> bool {
         name.starts_with(self.probe.0.as_bytes())

@@ -36,6 +36,8 @@ struct Place {
     lost_at: Duration,
     /// Whether it has been live at all, on any node.
     seen_live: bool,
+    /// The fan-out takes it for whole until it is told otherwise, because nobody has wanted it until now.
+    presumed: bool,
 }
 
 /// The state of every wanted channel.
@@ -60,11 +62,10 @@ impl Coverage {
         let mut places = self.places();
         let mut lost = Vec::new();
         for (channel, node) in channels {
-            let place = places.entry(*channel).or_insert_with(|| Place {
-                node: None,
-                live_on: None,
-                lost_at: now.mono,
-                seen_live: false,
+            let place = places.entry(*channel).or_insert_with(|| {
+                self.feed.set_live(*channel, false);
+                let presumed = matches!(channel, Channel::Instrument(_));
+                Place { node: None, live_on: None, lost_at: now.mono, seen_live: false, presumed }
             });
             if place.node != *node {
                 place.node.clone_from(node);
@@ -83,6 +84,24 @@ impl Coverage {
         let was_live = |channel: &&Channel| places.remove(channel).is_some_and(|p| p.live_on.is_some());
         let lost: Vec<_> = channels.iter().filter(was_live).copied().collect();
         self.tell_lost(&places, &lost, now);
+        channels.iter().for_each(|&channel| self.feed.forget(channel));
+    }
+
+    /// Channels that somebody has begun to want longer than `grace` ago, and that still aren't live, count
+    /// as lost from now on.
+    pub fn presume_no_more(&self, grace: Duration, now: Now) {
+        let mut places = self.places();
+        let is_late = |place: &Place| place.presumed && now.mono.saturating_sub(place.lost_at) >= grace;
+        let late = places.iter_mut().filter(|(_, place)| is_late(place));
+        let late: Vec<_> = late
+            .map(|(&channel, place)| {
+                place.presumed = false;
+                channel
+            })
+            .collect();
+        if !late.is_empty() {
+            self.tell_lost(&places, &late, now);
+        }
     }
 
     /// A connection to `node` is subscribed to channels. Their instruments are read again.
@@ -97,6 +116,7 @@ impl Coverage {
                     self.metrics.upstream.resubscribes.increment(1);
                 }
                 place.seen_live = true;
+                place.presumed = false;
                 gained.push(*channel);
             }
         }
@@ -155,7 +175,8 @@ impl Coverage {
         }
         self.show(places);
         if !lost.is_empty() {
-            let reach = Reach::of(lost, self.feed.names().partitions());
+            let mut reach = Reach::of(lost, self.feed.names().partitions());
+            reach.all &= self.feed.needs_base();
             self.fanout.stream_broken(&|id| reach.covers(id), now);
         }
     }

@@ -142,7 +142,7 @@ impl Node {
     async fn connect(&mut self) -> redis::RedisResult<(Line, OpenConnection)> {
         let shared = &self.shared;
         let (sink, metrics) = (Arc::clone(&shared.sink), Arc::clone(&shared.metrics));
-        let wire = Arc::new(Wire::new(shared.feed.names().clone(), sink, metrics));
+        let wire = Arc::new(Wire::new(Arc::clone(&shared.feed), sink, metrics));
         let far = Arc::clone(&wire);
         let connection = shared.connector.open_subscription(&self.addr, move |info| far.push(info)).await?;
         let subject = self.addr.to_string();

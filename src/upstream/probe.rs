@@ -95,6 +95,15 @@ struct State {
     is_replica: bool,
 }
 
+/// What the server said to a probe.
+struct Published {
+    n_receivers: i64,
+    /// Whether it is a replica, if that is known.
+    is_replica: Option<bool>,
+    /// Its words if it loads its data.
+    loading: Option<RedisError>,
+}
+
 impl Prober {
     /// Runs until there is a verdict.
     pub(super) async fn run(self) -> Verdict {
@@ -153,9 +162,10 @@ impl Prober {
             self.metrics.upstream.probes_lost.increment(1);
         }
         match self.publish(state, channel).await {
-            Ok((n_receivers, is_replica)) => {
+            Ok(Published { n_receivers, is_replica, loading }) => {
                 state.n_failed = 0;
                 self.readiness.clear(Reason::ProbeFailing, &self.node.to_string());
+                self.judge_loading(loading);
                 state.n_unheard = if n_receivers == 0 { state.n_unheard + 1 } else { 0 };
                 // Once may be a channel that is just moving; its unsubscription is on its way.
                 if state.n_unheard >= 2 {
@@ -171,8 +181,7 @@ impl Prober {
         }
     }
 
-    /// Gives the number of receivers, and whether the server is a replica if that is known.
-    async fn publish(&self, state: &mut State, channel: Channel) -> RedisResult<(i64, Option<bool>)> {
+    async fn publish(&self, state: &mut State, channel: Channel) -> RedisResult<Published> {
         // A replica's name may lead to its successor at any moment.
         let age = if state.is_replica { Duration::ZERO } else { self.timing.publisher_age };
         let mut publisher = match state.publisher.take() {
@@ -181,6 +190,8 @@ impl Prober {
         };
         let mut pipe = redis::pipe();
         pipe.cmd(self.names.publish()).arg(self.names.name(channel)).arg(state.number);
+        // Pub/Sub works while a server loads its data, and keys don't; nor does this.
+        pipe.cmd("PING");
         if self.connector.config().mode != RedisMode::Cluster {
             pipe.cmd("ROLE");
         }
@@ -193,13 +204,28 @@ impl Prober {
                 return Err(RedisError::from((redis::ErrorKind::Parse, "odd answer", format!("{other:?}"))));
             }
         };
+        let loading = answers.next().and_then(Result::err).filter(|e| e.code() == Some("LOADING"));
         let role = answers
             .next()
             .and_then(Result::ok)
             .and_then(|role| role.into_sequence().ok()?.into_iter().next());
         let is_replica = role.map(|role| role == Value::BulkString(b"slave".to_vec()));
         state.publisher = Some(publisher);
-        Ok((n_receivers, is_replica))
+        Ok(Published { n_receivers, is_replica, loading })
+    }
+
+    fn judge_loading(&self, loading: Option<RedisError>) {
+        let subject = self.node.to_string();
+        match loading {
+            Some(error) => {
+                if self.readiness.set(Reason::Loading, &subject, error.to_string()) {
+                    tracing::warn!(redis.node = subject, "the server loads its data; keys can't be read yet");
+                }
+            }
+            None => {
+                self.readiness.clear(Reason::Loading, &subject);
+            }
+        }
     }
 
     fn judge_role(&self, state: &mut State, is_replica: Option<bool>) -> Option<Verdict> {

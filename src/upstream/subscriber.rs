@@ -339,6 +339,9 @@ impl Subscriber {
         }
         let grace = if self.per_instrument { FRESH } else { Duration::ZERO };
         let coverage = &self.shared.coverage;
+        if self.per_instrument {
+            coverage.presume_no_more(FRESH, Now::read());
+        }
         let (n_missing, n_wanted) = (coverage.n_missing(grace, Now::read()), coverage.n_wanted());
         // With a channel per instrument there may be none, and all is well only if some could be had.
         let is_connected = !self.nodes.is_empty() && self.nodes.values().all(Handle::is_connected);

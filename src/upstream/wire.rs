@@ -7,6 +7,7 @@
 //!   pushes isn't kept, and which an unsolicited `sunsubscribe` shifts.
 
 use super::channels::{Channel, ChannelNames};
+use super::feed::Feed;
 use super::sink::Sink;
 use crate::metrics::Metrics;
 use redis::{PushInfo, PushKind, Value};
@@ -29,7 +30,7 @@ pub(super) struct Word {
 
 /// The near end of one connection.
 pub(super) struct Wire {
-    names: ChannelNames,
+    feed: Arc<Feed>,
     sink: Arc<Sink>,
     metrics: Arc<Metrics>,
     words: Mutex<HashMap<Channel, Word>>,
@@ -51,9 +52,9 @@ struct Probes {
 }
 
 impl Wire {
-    pub(super) fn new(names: ChannelNames, sink: Arc<Sink>, metrics: Arc<Metrics>) -> Self {
+    pub(super) fn new(feed: Arc<Feed>, sink: Arc<Sink>, metrics: Arc<Metrics>) -> Self {
         Self {
-            names,
+            feed,
             sink,
             metrics,
             words: Mutex::default(),
@@ -78,9 +79,10 @@ impl Wire {
                 if let (Some(Value::BulkString(payload)), Some(Value::BulkString(name))) =
                     (data.pop(), data.pop())
                 {
-                    if self.names.is_probe(&name) {
+                    if self.names().is_probe(&name) {
                         self.probe_came(&name, &payload);
                     } else {
+                        self.feed.spoke(&name);
                         self.sink.take(payload);
                     }
                 }
@@ -91,10 +93,14 @@ impl Wire {
         }
     }
 
+    fn names(&self) -> &ChannelNames {
+        self.feed.names()
+    }
+
     fn word(&self, data: &[Value], live: bool) {
         self.heard();
         let Some(Value::BulkString(name)) = data.first() else { return };
-        let Some(channel) = std::str::from_utf8(name).ok().and_then(|name| self.names.parse(name)) else {
+        let Some(channel) = std::str::from_utf8(name).ok().and_then(|name| self.names().parse(name)) else {
             return;
         };
         let mut words = self.words.lock().unwrap_or_else(PoisonError::into_inner);
@@ -149,7 +155,7 @@ impl Wire {
     }
 
     fn probe_came(&self, name: &[u8], payload: &[u8]) {
-        let ours = std::str::from_utf8(name).is_ok_and(|name| self.names.parse(name).is_some());
+        let ours = std::str::from_utf8(name).is_ok_and(|name| self.names().parse(name).is_some());
         let number = std::str::from_utf8(payload).ok().and_then(|text| text.parse::<u64>().ok());
         let mut probes = self.probes();
         if let Some((_, sent)) = probes.out.filter(|(newest, _)| ours && Some(*newest) == number) {
@@ -169,16 +175,14 @@ mod tests {
     use super::*;
     use crate::config;
     use crate::fanout::Fanout;
-    use crate::upstream::feed::Feed;
 
     fn wire() -> (Wire, Arc<Metrics>) {
         let config = config::Redis { mode: config::RedisMode::Cluster, ..Default::default() };
         let feed = Arc::new(Feed::new(&config, "r1"));
-        let names = feed.names().clone();
-        let fanout = Arc::new(Fanout::new(Vec::new(), feed, 64));
+        let fanout = Arc::new(Fanout::new(Vec::new(), Arc::clone(&feed) as _, 64));
         let metrics = Arc::new(Metrics::new("t"));
         let sink = Arc::new(Sink::new(fanout, Arc::clone(&metrics), 100));
-        (Wire::new(names, sink, Arc::clone(&metrics)), metrics)
+        (Wire::new(feed, sink, Arc::clone(&metrics)), metrics)
     }
 
     fn push(wire: &Wire, kind: PushKind, data: &[&str]) {

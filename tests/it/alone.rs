@@ -6,3 +6,4 @@ mod idle;
 mod latency;
 mod order;
 mod stall;
+mod storm;

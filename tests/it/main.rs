@@ -29,6 +29,7 @@ mod process;
 mod proxies;
 mod publish;
 mod redis_commands;
+mod redis_faults;
 mod redis_servers;
 mod simulation;
 mod slow_consumer;

@@ -27,7 +27,14 @@ fn at(ms: u64) -> Now {
 /// A lane that wants instrument 2 (partition 0) and 3 (partition 1), all channels assigned to `a`.
 fn bench() -> Bench {
     let channel = config::Channel { partitions: 2, ..Default::default() };
-    let feed = Arc::new(Feed::new(&config::Redis { channel, ..Default::default() }, "r1"));
+    let bench = bench_of(&config::Redis { channel, ..Default::default() }, &CHANNELS);
+    bench.fanout.join(0, id(2), at(0));
+    bench.fanout.join(0, id(3), at(0));
+    bench
+}
+
+fn bench_of(config: &config::Redis, channels: &[Channel]) -> Bench {
+    let feed = Arc::new(Feed::new(config, "r1"));
     let inbox = Arc::new(Inbox::default());
     let fanout = Arc::new(Fanout::new(vec![Arc::clone(&inbox)], Arc::clone(&feed) as _, 100));
     let resynced = Arc::new(Mutex::new(Vec::new()));
@@ -35,9 +42,8 @@ fn bench() -> Bench {
     let resync: Resync = Arc::new(move |ids| seen.lock().expect("no panic").extend(ids));
     let metrics = Arc::new(Metrics::new("t"));
     let coverage = Coverage::new(feed, Arc::clone(&fanout), resync, metrics);
-    coverage.assign(&CHANNELS.map(|channel| (channel, Some(node("a:1")))), at(0));
-    fanout.join(0, id(2), at(0));
-    fanout.join(0, id(3), at(0));
+    let assigned: Vec<_> = channels.iter().map(|&channel| (channel, Some(node("a:1")))).collect();
+    coverage.assign(&assigned, at(0));
     Bench { coverage, fanout, inbox, resynced }
 }
 
@@ -129,4 +135,47 @@ fn a_forgotten_channel_is_broken_and_not_missing() {
     bench.coverage.forget(&[Channel::Partition(1)], at(5));
     assert_eq!(bench.statuses(), [(id(3), Some(5))]);
     assert_eq!((bench.coverage.n_missing(Duration::ZERO, at(6)), bench.coverage.n_wanted()), (0, 2));
+}
+
+#[test]
+fn the_base_channel_is_no_loss_where_all_quotes_come_through_partitions() {
+    let bench = bench().live_on_a();
+    bench.coverage.feed.spoke(b"market:price-updated:1");
+    bench.coverage.lost(1, &[Channel::Base], at(5));
+    assert_eq!(bench.statuses(), []);
+    assert_eq!(bench.coverage.n_missing(Duration::ZERO, at(5)), 1, "it is still missing");
+    bench.coverage.gained(&node("a:1"), 2, &[Channel::Base]);
+    assert_eq!(bench.resynced(), [id(2), id(3)]);
+    bench.coverage.feed.spoke(b"market:price-updated");
+    bench.coverage.lost(2, &[Channel::Base], at(6));
+    assert_eq!(bench.statuses(), [(id(2), Some(6)), (id(3), Some(6))]);
+}
+
+#[test]
+fn a_channel_that_somebody_begins_to_want_is_stale_only_if_it_does_not_come() {
+    let channel =
+        config::Channel { layout: config::ChannelLayout::PerInstrument, ..config::Channel::default() };
+    let bench = bench_of(&config::Redis { channel, ..Default::default() }, &[]);
+    let own = [2, 3].map(|n| Channel::Instrument(id(n)));
+    for n in [2, 3] {
+        assert_eq!(bench.fanout.join(0, id(n), at(0)).stale_since_ms, None);
+    }
+    bench.coverage.assign(&own.map(|channel| (channel, Some(node("a:1")))), at(0));
+    bench.coverage.gained(&node("a:1"), 1, &own[..1]);
+    bench.was_read(id(2));
+    let grace = Duration::from_millis(10);
+    bench.coverage.presume_no_more(grace, at(9));
+    assert_eq!(bench.statuses(), []);
+    bench.coverage.presume_no_more(grace, at(10));
+    assert_eq!(bench.statuses(), [(id(3), Some(10))]);
+    bench.coverage.presume_no_more(grace, at(99));
+    assert_eq!(bench.statuses(), [], "once is enough");
+    // What was let go of is a beginning again, and what was lost is not.
+    bench.coverage.lost(1, &own[..1], at(100));
+    assert_eq!(bench.statuses(), [(id(2), Some(100))]);
+    bench.fanout.leave(0, id(2));
+    assert!(bench.fanout.join(0, id(2), at(101)).stale_since_ms.is_some());
+    bench.fanout.leave(0, id(2));
+    bench.coverage.forget(&own[..1], at(102));
+    assert_eq!(bench.fanout.join(0, id(2), at(103)).stale_since_ms, None);
 }

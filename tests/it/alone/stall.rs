@@ -1,7 +1,7 @@
 //! A process that stood still must not make up for it all at once.
 
 use crate::support::swarm::Swarm;
-use crate::support::wait::let_pass;
+use crate::support::wait::{let_pass, wait_for};
 use crate::support::world::World;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -54,4 +54,41 @@ async fn r57_after_a_stall_sessions_get_one_ping_and_live_on() {
         swarm.sessions().iter().filter(|seen| at(seen)).count() >= SESSIONS - 1
     })
     .await;
+}
+
+/// Watchers are renewed all the time, a slice at a time. After a stall of more than three renewals there is one:
+/// its heartbeat was gone, so that others may have taken its members away.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r57_after_a_stall_watchers_are_renewed_once() {
+    const INSTRUMENTS: u64 = 600;
+    const RENEWAL: Duration = Duration::from_secs(6);
+    const WATCHERS_STALL: Duration = Duration::from_secs(20);
+    let mut world = World::start_with(|builder| builder.set("watchers.renew_interval", "'6s'")).await;
+    let topics = |i: usize| (i as i64 * 60..i as i64 * 60 + 60).collect::<Vec<i64>>();
+    let swarm = Swarm::connect(&world.gateway, 10, topics).await;
+    wait_for("all are registered", Duration::from_secs(10), || async {
+        (world.redis.n_calls("expire").await >= INSTRUMENTS).then_some(())
+    })
+    .await;
+    let from = world.redis.n_calls("expire").await;
+    let_pass(RENEWAL).await;
+    let calm = world.redis.n_calls("expire").await - from;
+    assert!((INSTRUMENTS * 7 / 10..=INSTRUMENTS * 13 / 10).contains(&calm), "{calm} renewals per interval");
+
+    world.gateway.process().freeze();
+    let_pass(WATCHERS_STALL).await;
+    // What was on its way when the process stopped is done.
+    let before = world.redis.n_calls("expire").await;
+    world.gateway.process().thaw();
+    let_pass(RENEWAL / 3).await;
+    let burst = world.redis.n_calls("expire").await - before;
+    // All once, and the slices of two seconds. Missed ticks made up for would be three times as many.
+    assert!((INSTRUMENTS..=INSTRUMENTS * 16 / 10).contains(&burst), "{burst} renewals in two seconds");
+    let_pass(RENEWAL).await;
+    let after = world.redis.n_calls("expire").await - before - burst;
+    assert!((INSTRUMENTS * 7 / 10..=INSTRUMENTS * 13 / 10).contains(&after), "{after} renewals per interval");
+    assert!(swarm.n_closed() <= 1, "{} sessions closed", swarm.n_closed());
+    println!(
+        "renewals of {INSTRUMENTS} instruments: {calm} in a calm interval, {burst} in the 2 s after a stall"
+    );
 }

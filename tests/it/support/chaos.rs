@@ -29,6 +29,8 @@ struct Weather {
     black_hole: bool,
     /// Rises to end all connections.
     cuts: u64,
+    /// Rises to end the far side of all connections only.
+    reconnects: u64,
     server: Option<SocketAddr>,
 }
 
@@ -75,7 +77,7 @@ impl ChaosProxy {
     /// Ends every fault. What a black hole took stays lost.
     pub fn restore(&self) {
         self.weather.send_modify(|w| {
-            *w = Weather { cuts: w.cuts, server: w.server, ..Weather::default() };
+            *w = Weather { cuts: w.cuts, reconnects: w.reconnects, server: w.server, ..Weather::default() };
         });
         if self.accepting.lock().unwrap().is_none() {
             self.accept();
@@ -109,6 +111,12 @@ impl ChaosProxy {
         self.weather.send_modify(|weather| weather.server = server);
     }
 
+    /// Connects every client to another server, without a word to it, as proxies do that hide a failover.
+    pub fn reconnect_to(&self, server: &str) {
+        self.lead_to(server);
+        self.weather.send_modify(|weather| weather.reconnects += 1);
+    }
+
     fn accept(&self) {
         let socket = TcpSocket::new_v4().unwrap();
         socket.set_reuseaddr(true).unwrap();
@@ -131,10 +139,14 @@ async fn accept_loop(listener: TcpListener, weather: watch::Receiver<Weather>) {
         // A cut that falls between the accept and the first look must still end this connection.
         let cuts = weather.borrow().cuts;
         tokio::spawn(async move {
-            let carried = weather.clone();
-            let cut = tokio::select! {
-                () = carry(&client, carried) => false,
-                _ = weather.wait_for(|w| w.cuts != cuts) => true,
+            let cut = loop {
+                let (carried, mut changes) = (weather.clone(), weather.clone());
+                let reconnects = weather.borrow().reconnects;
+                tokio::select! {
+                    () = carry(&client, carried) => break false,
+                    _ = weather.wait_for(|w| w.cuts != cuts) => break true,
+                    _ = changes.wait_for(|w| w.reconnects != reconnects) => {}
+                }
             };
             if cut {
                 // Closing without lingering sends a reset.

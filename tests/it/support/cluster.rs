@@ -5,10 +5,12 @@
 
 use super::ports;
 use super::redis::{RedisServer, query};
+use super::tls::tls_settings;
 use super::wait::wait_for;
 use redis::FromRedisValue;
 use std::ops::Range;
 use std::time::Duration;
+use tempfile::TempDir;
 
 /// How long the nodes are silent to each other before one is declared failed. Short, so that
 /// promotions fit into a test; shorter ones make a busy machine promote by mistake.
@@ -20,6 +22,8 @@ const FORM_TIMEOUT: Duration = Duration::from_secs(30);
 /// A cluster on this machine; its servers end with it.
 pub struct RedisCluster {
     nodes: Vec<RedisServer>,
+    /// Behind TLS, where the nodes speak it.
+    tls_ports: Vec<u16>,
     /// Slots of each shard at the start.
     shards: Vec<Range<u16>>,
 }
@@ -36,17 +40,39 @@ impl RedisCluster {
 
     /// [`RedisCluster::start`] with further settings, such as `["--cluster-require-full-coverage", "no"]`.
     pub async fn start_with(primaries: usize, replicas: usize, conf: &[&str]) -> Self {
+        Self::launch(primaries, replicas, conf, None).await
+    }
+
+    /// Starts `primaries` servers that speak TLS to each other and to clients, and listen without it too, for
+    /// the tests themselves.
+    pub async fn start_tls(primaries: usize, certificates: &TempDir, conf: &[&str]) -> Self {
+        Self::launch(primaries, 0, conf, Some(certificates)).await
+    }
+
+    async fn launch(primaries: usize, replicas: usize, conf: &[&str], tls: Option<&TempDir>) -> Self {
         let timeout = NODE_TIMEOUT.as_millis().to_string();
         let mut settings = vec!["--cluster-enabled", "yes", "--cluster-node-timeout", &timeout];
         // A replica of an empty primary may always stand for election, and syncs without delay.
         settings.extend(["--cluster-replica-validity-factor", "0", "--repl-diskless-sync-delay", "0"]);
         settings.extend(conf);
-        let mut nodes = Vec::new();
+        let (mut nodes, mut tls_ports) = (Vec::new(), Vec::new());
         for _ in 0..primaries + replicas {
-            nodes.push(RedisServer::start_on(ports::free_with_bus(), &settings).await);
+            let port = ports::free_with_bus();
+            let Some(certificates) = tls else {
+                nodes.push(RedisServer::start_on(port, &settings).await);
+                continue;
+            };
+            // The bus follows the port behind TLS.
+            let behind_tls = tls_settings(certificates, port);
+            let mut settings = settings.clone();
+            settings.extend(["--tls-cluster", "yes"]);
+            settings.extend(behind_tls.iter().map(String::as_str));
+            nodes.push(RedisServer::start_on(ports::free(), &settings).await);
+            tls_ports.push(port);
         }
         let bound = |i: usize| (usize::from(N_SLOTS) * i / primaries) as u16;
-        let cluster = Self { nodes, shards: (0..primaries).map(|i| bound(i)..bound(i + 1)).collect() };
+        let shards = (0..primaries).map(|i| bound(i)..bound(i + 1)).collect();
+        let cluster = Self { nodes, tls_ports, shards };
         cluster.form().await;
         cluster
     }
@@ -59,7 +85,7 @@ impl RedisCluster {
         for (i, node) in self.nodes.iter().enumerate() {
             // Equal epochs would have to be resolved by a collision first.
             node.cmd::<String>(&["CLUSTER", "SET-CONFIG-EPOCH", &(i + 1).to_string()]).await;
-            let port = self.nodes[0].port().to_string();
+            let port = self.tls_ports.first().copied().unwrap_or(self.nodes[0].port()).to_string();
             if i > 0 {
                 node.cmd::<String>(&["CLUSTER", "MEET", "127.0.0.1", &port]).await;
             }
@@ -111,6 +137,11 @@ impl RedisCluster {
     /// `host:port` of all nodes, as `redis.nodes` takes them.
     pub fn addresses(&self) -> Vec<String> {
         self.nodes.iter().map(RedisServer::address).collect()
+    }
+
+    /// `host:port` of all nodes behind TLS.
+    pub fn tls_addresses(&self) -> Vec<String> {
+        self.tls_ports.iter().map(|port| format!("127.0.0.1:{port}")).collect()
     }
 
     /// A node.

@@ -28,6 +28,14 @@ pub fn path(folder: &TempDir, name: &str) -> String {
     folder.path().join(name).to_str().unwrap().to_owned()
 }
 
+/// Settings of a server that also listens behind TLS.
+pub fn tls_settings(certificates: &TempDir, port: u16) -> Vec<String> {
+    let files = [("cert", "tls.pem"), ("key", "tls.key"), ("ca-cert", "ca.pem")];
+    let files = files.map(|(what, name)| [format!("--tls-{what}-file"), path(certificates, name)]);
+    let ports = [["--tls-port".into(), port.to_string()], ["--tls-auth-clients".into(), "no".into()]];
+    ports.into_iter().chain(files).flatten().collect()
+}
+
 /// A server that also listens behind TLS.
 pub struct TlsServer {
     server: RedisServer,
@@ -39,11 +47,8 @@ impl TlsServer {
     /// Starts a server with further settings.
     pub async fn start(conf: &[&str]) -> Self {
         let (folder, port) = (certificates(), ports::free());
-        let [cert, key, ca] = ["tls.pem", "tls.key", "ca.pem"].map(|name| path(&folder, name));
-        let text = port.to_string();
-        let mut settings = vec!["--tls-port", &text, "--tls-auth-clients", "no", "--tls-cert-file", &cert];
-        settings.extend(["--tls-key-file", &key, "--tls-ca-cert-file", &ca]);
-        settings.extend(conf);
+        let settings = tls_settings(&folder, port);
+        let settings: Vec<&str> = settings.iter().map(String::as_str).chain(conf.iter().copied()).collect();
         let server = RedisServer::start_with(&settings).await;
         Self { server, folder, port }
     }

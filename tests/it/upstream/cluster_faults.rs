@@ -3,6 +3,7 @@
 
 use super::listener::{Listener, cluster};
 use super::packets::{DroppedPackets, port_of};
+use super::scene::{HICCUP, PARTITIONS, SOON, Scene, measured, shard_of};
 use super::traffic::Traffic;
 use crate::support::cluster::{NodeAt, RedisCluster};
 use crate::support::ports;
@@ -10,92 +11,6 @@ use crate::support::publisher::{CHANNEL, price_key, slot};
 use crate::support::wait::{let_pass, wait_for, wait_until};
 use std::process::Command;
 use std::time::{Duration, Instant};
-use tickbridge::instrument::InstrumentId;
-
-const PARTITIONS: u32 = 16;
-
-/// After the fault is over.
-const SOON: Duration = Duration::from_secs(2);
-
-/// What a busy machine may hold up anything, fault or not.
-const HICCUP: Duration = Duration::from_millis(900);
-
-/// Shown by `--nocapture`: what the table of faults in the operator's documents is made of.
-fn measured(fault: &str, silence: Duration) {
-    eprintln!("measured {fault}: {silence:.2?}");
-}
-
-/// Which of three shards a name belongs to at the start.
-fn shard_of(name: &str) -> usize {
-    usize::from(slot(name)) * 3 / 16_384
-}
-
-/// A cluster, a listener and traffic on one instrument per partition.
-struct Scene {
-    servers: RedisCluster,
-    listener: Listener,
-    traffic: Traffic,
-    ids: Vec<i64>,
-}
-
-impl Scene {
-    async fn new(replicas: usize) -> Self {
-        // Otherwise all publishers stop for the time in which one shard has no primary.
-        let conf = ["--cluster-require-full-coverage", "no"];
-        let servers = RedisCluster::start_with(3, replicas, &conf).await;
-        let listener = Listener::start(&cluster(servers.addresses(), PARTITIONS)).ready().await;
-        // An instrument per partition whose key is in the same shard as its channel: a publisher stops
-        // when either is gone.
-        let in_one_shard = |id: &i64| shard_of(&price_key(*id)) == shard_of(&Self::channel(*id));
-        let of = |p: i64| (0..).map(|n| p + n * i64::from(PARTITIONS)).find(in_one_shard);
-        let ids: Vec<i64> = (0..i64::from(PARTITIONS)).filter_map(of).collect();
-        listener.join(ids.iter().copied());
-        let traffic = Traffic::start(&servers, PARTITIONS, &ids);
-        let scene = Self { servers, listener, traffic, ids };
-        scene.all_move(Duration::from_secs(10)).await;
-        scene
-    }
-
-    fn channel(id: i64) -> String {
-        format!("{CHANNEL}:{{{}}}", InstrumentId::new(id).partition(PARTITIONS))
-    }
-
-    /// Instruments whose partition is in the slots of a shard of the start, and the others.
-    fn behind(&self, shard: usize) -> (Vec<i64>, Vec<i64>) {
-        self.ids.iter().partition(|id| shard_of(&Self::channel(**id)) == shard)
-    }
-
-    /// The shard without the base channel, whose loss makes everything stale (but stops nothing).
-    fn shard() -> usize {
-        (shard_of(CHANNEL) + 1) % 3
-    }
-
-    /// Waits until every instrument shows a quote that was published after now.
-    async fn all_move(&self, within: Duration) {
-        let published: Vec<_> = self.ids.iter().map(|&id| (id, self.traffic.newest(id))).collect();
-        for (id, newest) in published {
-            let what = format!("instrument {id} moves past {newest}");
-            wait_until(&what, within, || self.listener.seen(id).newest() > newest).await;
-        }
-    }
-
-    /// The longest that any of `ids` was without a quote since `since`.
-    fn longest_gap(&self, ids: &[i64], since: Instant) -> Duration {
-        ids.iter().map(|&id| self.listener.seen(id).longest_gap(since)).max().unwrap_or_default()
-    }
-
-    /// Ends the traffic; all instruments end on their newest price, live, with nothing left to complain.
-    async fn settles(self) {
-        self.all_move(SOON).await;
-        self.listener.is_ready(SOON).await;
-        for (id, newest) in self.traffic.stop().await {
-            let what = format!("instrument {id} ends at {newest}");
-            wait_until(&what, SOON, || self.listener.seen(id).newest() == newest).await;
-            let stale = self.listener.seen(id).stale;
-            assert!(stale.last().is_none_or(|(broken, _)| !broken), "{id} is still stale: {stale:?}");
-        }
-    }
-}
 
 /// R07: after a reconnect all channels come back, and none of them by way of a refused command.
 #[tokio::test]
@@ -118,18 +33,6 @@ async fn all_channels_of_one_node_come_back_although_they_are_in_different_slots
     drop(traffic.stop().await);
     let errors: String = servers.cmd(0, &["INFO", "errorstats"]).await;
     assert!(!errors.contains("CROSSSLOT"), "{errors}");
-}
-
-#[tokio::test]
-async fn killed_connections_come_back_at_once() {
-    let scene = Scene::new(0).await;
-    let before = Instant::now();
-    assert_eq!(scene.servers.client_kill_pubsub().await, 3);
-    scene.all_move(SOON).await;
-    let gap = scene.longest_gap(&scene.ids, before);
-    measured("CLIENT KILL on all nodes", gap);
-    assert!(gap < HICCUP, "{gap:?}");
-    scene.settles().await;
 }
 
 #[tokio::test]
@@ -166,31 +69,64 @@ async fn the_heir_of_a_killed_primary_is_followed_as_soon_as_there_is_one() {
     scene.settles().await;
 }
 
-/// R05
+/// The base channel is for publishers that don't use partitions.
 #[tokio::test]
-async fn a_moved_slot_is_followed_and_let_go_where_it_was() {
-    let scene = Scene::new(0).await;
-    let channel = format!("{CHANNEL}:{{0}}");
-    let slot = slot(&channel);
-    let id = scene.ids.iter().copied().find(|&id| Scene::channel(id) == channel).unwrap();
-    let others: Vec<_> = scene.ids.iter().copied().filter(|other| *other != id).collect();
-    let (from, to) = (scene.servers.owner(slot).await, scene.shard_other_than(slot).await);
+async fn the_loss_of_the_base_channel_marks_nobody_whose_quotes_come_elsewhere() {
+    let mut scene = Scene::new(0).await;
+    let shard = shard_of(CHANNEL);
+    let (behind, others) = scene.behind(shard);
     let before = Instant::now();
-    scene.servers.migrate_slot(slot, from, to).await;
-    scene.all_move(SOON).await;
-    let (gap, undisturbed) = (scene.longest_gap(&[id], before), scene.longest_gap(&others, before));
-    measured("slot moved", gap);
-    assert!(gap < HICCUP && undisturbed < HICCUP, "{gap:?}, others {undisturbed:?}");
-    let left: (String, u64) = scene.servers.cmd(from, &["PUBSUB", "SHARDNUMSUB", &channel]).await;
-    assert_eq!(left.1, 0);
+    let is_stale =
+        |scene: &Scene, id| scene.listener.seen(id).stale.iter().any(|(broken, at)| *broken && *at >= before);
+    let killed = scene.servers.kill_primary(shard).await;
+    for &id in &behind {
+        wait_until("what is behind is stale", SOON, || is_stale(&scene, id)).await;
+    }
+    for &id in &others {
+        let newest = scene.traffic.newest(id);
+        wait_until("the others go on", SOON, || scene.listener.seen(id).newest() > newest).await;
+        assert!(!is_stale(&scene, id), "{id} is called stale");
+    }
+    scene.servers.revive(killed).await;
+    scene.servers.healthy().await;
     scene.settles().await;
 }
 
-impl Scene {
-    async fn shard_other_than(&self, slot: u16) -> NodeAt {
-        let owner = self.servers.owner(slot).await;
-        (0..3).find(|at| *at != owner).unwrap()
+/// R05: first the slot of a channel moves, then that of an instrument's keys, both with what is in them.
+#[tokio::test]
+async fn moved_slots_are_followed_and_let_go_where_they_were() {
+    const KEYS: usize = 300;
+    let scene = Scene::new(0).await;
+    let channel = format!("{CHANNEL}:{{0}}");
+    let id = scene.ids.iter().copied().find(|&id| Scene::channel(id) == channel).unwrap();
+    let others: Vec<_> = scene.ids.iter().copied().filter(|other| *other != id).collect();
+    let of_channel = slot(&channel);
+    let (from, to) = (scene.servers.owner(of_channel).await, scene.other_than_owner(of_channel).await);
+    for n in 0..KEYS {
+        scene.servers.cmd::<()>(from, &["SET", &format!("filler:{n}:{{0}}"), "x"]).await;
     }
+    let before = Instant::now();
+    scene.servers.migrate_slot(of_channel, from, to).await;
+    scene.all_move(SOON).await;
+    let (gap, undisturbed) = (scene.longest_gap(&[id], before), scene.longest_gap(&others, before));
+    measured("slot of a channel moved", gap);
+    assert!(gap < SOON && undisturbed < HICCUP, "{gap:?}, others {undisturbed:?}");
+    let left: (String, u64) = scene.servers.cmd(from, &["PUBSUB", "SHARDNUMSUB", &channel]).await;
+    assert_eq!(left.1, 0);
+    let count = ["CLUSTER", "COUNTKEYSINSLOT", &of_channel.to_string()];
+    assert_eq!(scene.servers.cmd::<usize>(to, &count).await, KEYS);
+
+    let other = others[0];
+    let of_key = slot(&price_key(other));
+    let (from, to) = (scene.servers.owner(of_key).await, scene.other_than_owner(of_key).await);
+    let before = Instant::now();
+    scene.servers.migrate_slot(of_key, from, to).await;
+    scene.all_move(SOON).await;
+    let gap = scene.longest_gap(&scene.ids, before);
+    measured("slot of price keys moved", gap);
+    assert!(gap < SOON, "{gap:?}");
+    assert!(scene.servers.cmd::<Option<String>>(to, &["GET", &price_key(other)]).await.is_some());
+    scene.settles().await;
 }
 
 #[tokio::test]
@@ -200,10 +136,12 @@ async fn a_frozen_primary_is_left_for_its_heir_and_a_pause_is_waited_out() {
     let (behind, others) = scene.behind(shard);
     let primary = scene.servers.primary(shard).await;
     let n_lost = scene.listener.metric("upstream_connections_lost_total");
+    let before = Instant::now();
     scene.servers.freeze(primary);
     let_pass(Duration::from_secs(1)).await;
     scene.servers.thaw(primary);
     scene.all_move(SOON).await;
+    measured("primary frozen for 1 s", scene.longest_gap(&behind, before));
     assert!((scene.listener.metric("upstream_connections_lost_total") - n_lost).abs() < 0.1);
 
     let before = Instant::now();
@@ -214,8 +152,10 @@ async fn a_frozen_primary_is_left_for_its_heir_and_a_pause_is_waited_out() {
     let undisturbed = scene.longest_gap(&others, before);
     assert!(undisturbed < HICCUP * 2, "{undisturbed:?}");
     let_pass(Duration::from_secs(10).saturating_sub(before.elapsed())).await;
+    let thawed = Instant::now();
     scene.servers.thaw(primary);
     scene.settles().await;
+    measured("thawed, until all is settled", thawed.elapsed());
 }
 
 /// A primary that is cut off from the others, but not from us, goes on believing in itself.

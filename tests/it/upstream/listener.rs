@@ -134,10 +134,13 @@ impl Listener {
             .await;
     }
 
-    /// Lets the lane want instruments.
+    /// Lets the lane want instruments. One that is stale from the beginning counts as one that became so.
     pub fn join(&self, ids: impl IntoIterator<Item = i64>) {
         for id in ids {
-            self.fanout.join(0, InstrumentId::new(id), Now::read());
+            let joined = self.fanout.join(0, InstrumentId::new(id), Now::read());
+            if joined.stale_since_ms.is_some() {
+                self.log.lock().unwrap().entry(id).or_default().stale.push((true, Instant::now()));
+            }
         }
     }
 

@@ -33,6 +33,43 @@ async fn a_server_behind_tls_is_heard_if_the_configured_ca_vouches_for_it() {
 }
 
 #[tokio::test]
+async fn a_cluster_behind_tls_is_heard_also_after_its_password_has_changed() {
+    let certificates = certificates();
+    let user = ["--user", "svc", "on", ">old", "~*", "&*", "+@all"];
+    let servers = RedisCluster::start_tls(3, &certificates, &user).await;
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "old\n").unwrap();
+    let config = config::Redis {
+        tls: true,
+        tls_ca: Some(path(&certificates, "ca.pem")),
+        username: Some("svc".into()),
+        password_file: Some(file.path().to_str().unwrap().to_owned()),
+        ..cluster(servers.tls_addresses(), 16)
+    };
+    let listener = Listener::start(&config).ready().await;
+    let mut publisher = Publisher::sharded(&servers, 16);
+    listener.join(0..16);
+    for id in 0..16 {
+        publisher.announce(&Statement::new(id, "1.0", 1)).await;
+        listener.sees(id, 1, SOON).await;
+    }
+    for at in 0..3 {
+        servers.cmd::<()>(at, &["ACL", "SETUSER", "svc", "resetpass", ">new"]).await;
+        servers.cmd::<u64>(at, &["CLIENT", "KILL", "USER", "svc"]).await;
+    }
+    listener.is_unready("auth_failed", SOON).await;
+    for id in 0..16 {
+        publisher.store(&Statement::new(id, "2.0", 2)).await;
+    }
+    std::fs::write(file.path(), "new\n").unwrap();
+    // Subscribed again, and read again: both with the new password.
+    listener.is_ready(Duration::from_secs(4)).await;
+    for id in 0..16 {
+        listener.sees(id, 2, SOON).await;
+    }
+}
+
+#[tokio::test]
 async fn classic_channels_of_a_cluster_come_through_any_node_that_is_left() {
     let servers = RedisCluster::start(3, 0).await;
     let mut config = cluster(servers.addresses(), 4);
@@ -164,6 +201,29 @@ async fn with_a_channel_per_instrument_only_what_is_wanted_comes() {
     assert!((listener.metric("upstream_messages_total") - n_wanted).abs() < 0.1);
     let share = listener.metric("upstream_message_bytes_total") / n_bytes as f64;
     assert!((0.009..0.011).contains(&share), "{share}");
+}
+
+/// Whoever opens a page would see every price called stale for a moment otherwise.
+#[tokio::test]
+async fn a_channel_that_somebody_begins_to_want_is_called_stale_only_if_it_does_not_come() {
+    let server = RedisServer::start().await;
+    let listener = Listener::start(&per_instrument(standalone(server.address(), 1))).ready().await;
+    let mut publisher = Publisher::standalone(&server, 1);
+    publisher.store(&Statement::new(101, "1", 1)).await;
+    listener.join([101]);
+    listener.sees(101, 1, SOON).await;
+    wait_until("its channel is live", SOON, || listener.metric("upstream_channels_live") > 0.5).await;
+    server.freeze();
+    listener.join([102]);
+    let is_stale = || listener.seen(102).stale.last().is_some_and(|(broken, _)| *broken);
+    wait_until("the other is called stale", Duration::from_secs(1) + SOON, is_stale).await;
+    server.thaw();
+    wait_until("it is live after all", Duration::from_secs(4), || !is_stale()).await;
+    publisher.announce_raw(&own_channel(101), Statement::new(101, "2", 2).message().as_bytes()).await;
+    listener.sees(101, 2, SOON).await;
+    // The freeze may have taken its stream; its beginning has not made it stale.
+    let first = listener.seen(101).stale.first().copied();
+    assert!(first.is_none_or(|(_, at)| at > listener.seen(101).quotes[0].1), "{first:?}");
 }
 
 #[tokio::test]
