@@ -9,6 +9,7 @@
 
 pub mod books;
 pub mod delivery;
+pub mod frames;
 pub mod index;
 pub mod outbox;
 pub mod pace;

@@ -38,7 +38,8 @@ impl Problem {
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.key)?;
+        // A name that nobody knows may hold anything, and a problem is one line of a log.
+        write!(f, "{}", self.key.escape_debug())?;
         if let Some(value) = &self.value {
             write!(f, " = {value}")?;
         }

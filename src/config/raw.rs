@@ -39,7 +39,7 @@ impl fmt::Display for Origin {
             Self::Default => f.write_str("default"),
             Self::Preset(command) => write!(f, "set by {command}"),
             Self::File(path) => write!(f, "file {}", path.display().to_string().escape_debug()),
-            Self::Variable(name) => write!(f, "environment {name}"),
+            Self::Variable(name) => write!(f, "environment {}", name.escape_debug()),
             Self::Argument(name) => write!(f, "argument {name}"),
         }
     }

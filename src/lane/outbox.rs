@@ -65,7 +65,7 @@ pub struct Outbox {
     pending: Vec<u8>,
     /// How much of `pending` is the rest of a torn quote. Nothing may be put before it.
     torn: usize,
-    /// When `pending` began to wait for a client that doesn't read.
+    /// Since when the oldest part of `pending` has been waiting: a torn quote since it became due.
     pending_since_ms: Option<u32>,
     slots: Vec<Slot>,
     queue: Vec<u16>,
@@ -225,6 +225,11 @@ impl Outbox {
         self.torn = self.torn.saturating_sub(from_pending);
         let torn_done = had_torn && self.torn == 0;
         self.pending.drain(..from_pending);
+        if self.pending.is_empty() {
+            // What is torn from here on waits for itself. A client that reads all the time may find a torn frame
+            // at the end of each write.
+            self.pending_since_ms = None;
+        }
 
         let n_done = marks.iter().take_while(|mark| mark.end <= n).count();
         let settled_at = n_done.checked_sub(1).map_or(n_pending, |last| marks[last].end);
@@ -232,6 +237,7 @@ impl Outbox {
         if let Some(mark) = marks.get(n_done).filter(|_| n > settled_at) {
             self.pending.extend_from_slice(&gathered[n..mark.end]);
             self.torn = if mark.quote { self.pending.len() } else { 0 };
+            self.pending_since_ms = Some(self.slots[usize::from(mark.sub)].since_ms);
             n_begun += 1;
         }
         for mark in &marks[..n_begun] {

@@ -20,6 +20,7 @@ mod deploy;
 mod digits;
 mod drain;
 mod examples;
+mod fuzz;
 mod ingest;
 mod live_page;
 mod main_job;

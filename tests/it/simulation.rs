@@ -1,7 +1,7 @@
 //! The core under a simulated world: virtual time, one seed per world, and everything that may go wrong
 //! between the store and a browser going wrong in it.
 //!
-//! Quotes are delayed, doubled and lost; streams break and come back; reads are slow and fail; browsers
+//! Quotes are delayed, doubled, overtaken and lost; streams break and come back; reads are slow and fail; browsers
 //! stop reading, come and go. At the end everything heals, and every subscription must show the newest
 //! stored price. Throughout, versions never go back, nothing follows an unsubscribe, and the books balance.
 //!
@@ -103,7 +103,6 @@ struct Browser {
     key: Key,
     pipe: SimPipe,
     is_sse: bool,
-    parsed: usize,
     /// Acknowledged subscriptions and the newest version of each.
     shown: BTreeMap<i64, Option<i64>>,
     /// Seen over this connection or the one that it resumes.
@@ -238,10 +237,14 @@ impl World {
         if lost && !self.chance(20) {
             return;
         }
-        let after = self.in_flight[stream].back().map_or(self.now.mono, |(at, ..)| *at);
-        let at = after.max(self.now.mono) + self.wait(20);
+        // Mostly in order; but the base channel and a partition are two connections, and may both carry it.
+        let overtakes = self.chance(15);
+        let last =
+            self.in_flight[stream].back().filter(|_| !overtakes).map_or(Duration::ZERO, |(at, ..)| *at);
+        let at = last.max(self.now.mono) + self.wait(20);
+        let place = self.in_flight[stream].partition_point(|(other, ..)| *other <= at);
         for _ in 0..1 + usize::from(self.chance(10)) {
-            self.in_flight[stream].push_back((at, id, version));
+            self.in_flight[stream].insert(place, (at, id, version));
         }
     }
 
@@ -335,7 +338,6 @@ impl World {
             key,
             pipe,
             is_sse,
-            parsed: 0,
             shown,
             versions,
             stale: HashMap::new(),
@@ -422,13 +424,14 @@ impl World {
 
 impl Browser {
     fn look(&mut self) {
-        let wire = self.pipe.wire.borrow().clone();
+        let mut wire = self.pipe.wire.take();
+        let mut parsed = 0;
         loop {
-            let rest = &wire[self.parsed..];
+            let rest = &wire[parsed..];
             let Some((n, message)) = (if self.is_sse { sse_chunk(rest) } else { ws_frame(rest) }) else {
                 break;
             };
-            self.parsed += n;
+            parsed += n;
             if self.is_sse {
                 for line in message.lines() {
                     if let Some(id) = line.strip_prefix("id: ") {
@@ -441,6 +444,8 @@ impl Browser {
                 self.read(&message);
             }
         }
+        wire.drain(..parsed);
+        self.pipe.wire.replace(wire);
     }
 
     fn read(&mut self, json: &str) {

@@ -275,6 +275,28 @@ fn a_stopped_reader_is_closed_by_the_age_of_what_waits() {
     assert_eq!(bench.delivery.books().dropped[DropReason::SlowConsumer as usize], 1);
 }
 
+/// Its connection takes half of what comes and is full after every write, in the middle of a frame. What waits is
+/// never old all the same.
+#[test]
+fn a_busy_session_is_not_taken_for_a_slow_one() {
+    let mut bench = Bench::new();
+    let (a, pipe) = bench.open(Transport::Ws);
+    bench.send(a, SUBSCRIBE);
+    pipe.room.set(0);
+    let tick = Duration::from_millis(100);
+    for step in 1..250 {
+        bench.publish(1, step);
+        bench.publish(2, step);
+        bench.turn();
+        bench.now.mono += tick;
+        pipe.room.set(150);
+        bench.delivery.flush(a, bench.now).expect("test pipes don't break");
+        assert!(bench.delivery.session_mut(a).expect("it is open").blocked, "the pipe is always full");
+        assert_eq!(bench.delivery.sweep(0, 1, tick, bench.now), [], "at step {step}");
+        assert!(bench.delivery.books().backlog_age_ms <= 500, "at step {step}");
+    }
+}
+
 #[test]
 fn a_stall_of_the_process_times_nobody_out() {
     let mut bench = Bench::new();
