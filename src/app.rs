@@ -3,6 +3,7 @@
 //! The only place that sees both the Redis side and the browser side. Start and end are each one function,
 //! to be read from top to bottom.
 
+mod schema;
 mod source;
 
 use crate::catch_up::CatchUp;

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Starts one node of the cluster. The password comes by standard input, so that no command line shows it.
 #
-# Prices live for five minutes and are written again every few seconds: nothing is saved but who is who.
+# Prices live for five minutes and are written again every few seconds. What must outlive a restart are the functions that
+# `tickbridge migrate` loads: saved with each stop and once an hour. A disk that is full must not stop prices.
 set -eu
 : "${REDIS_PASSWORD:?set REDIS_PASSWORD}"
 
@@ -10,7 +11,8 @@ dir /data
 port 6379
 requirepass "$REDIS_PASSWORD"
 masterauth "$REDIS_PASSWORD"
-save ""
+save 3600 1
+stop-writes-on-bgsave-error no
 appendonly no
 maxmemory-policy volatile-ttl
 cluster-enabled yes

@@ -2,6 +2,7 @@
 //!
 //! Not here: what either does (`upstream`).
 
+use super::schema;
 use crate::catch_up::SnapshotSource;
 use crate::config::{Config, Ingest, RedisMode};
 use crate::fanout::{Fanout, QuoteFeed};
@@ -14,7 +15,6 @@ use crate::upstream::connection::Connector;
 use crate::upstream::coverage::Resync;
 use crate::upstream::embedded::{Embedded, EmbeddedPublisher};
 use crate::upstream::feed::Feed;
-use crate::upstream::migrate::{self, Standing};
 use crate::upstream::publish::Publisher;
 use crate::upstream::readiness::Readiness;
 use crate::upstream::snapshot::RedisSnapshots;
@@ -26,12 +26,8 @@ use crate::upstream::watchers::Watchers;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-
-/// Between two tries to learn which functions Redis has.
-const SCHEMA_LOOK: Duration = Duration::from_secs(1);
 
 /// The parts of the Redis side, or what stands for them.
 pub enum Source {
@@ -185,22 +181,17 @@ impl Source {
         };
         let subscriber = Subscriber::new(parts, &redis.ingest);
         let (watchers, commands) = (redis.watchers.clone(), Arc::clone(&redis.commands));
+        let metrics = Arc::clone(&redis.metrics);
         Box::pin(async move {
             let watching = async {
                 if let Some(watchers) = watchers {
                     end.run_until_cancelled(watchers.run()).await;
                 }
             };
-            let fits = async {
-                if !schema_fits(&commands, &end).await {
-                    return;
-                }
-                end.cancelled().await;
-            };
             // Whichever ends first ends the source, which is a failure unless it was told to.
             tokio::select! {
                 () = async { tokio::join!(poller.run(end.clone()), subscriber.run(end.clone()), watching); } => {}
-                () = fits => {}
+                () = schema::watch(&commands, &metrics.upstream, &end) => {}
             }
         })
     }
@@ -213,37 +204,4 @@ impl Source {
             watchers.close(deadline).await;
         }
     }
-}
-
-/// Looks once, as soon as every primary answers, whether the functions in Redis are those that this program
-/// knows. Gives `false` if a newer program has been there.
-async fn schema_fits(commands: &Commands, end: &CancellationToken) -> bool {
-    let standings = loop {
-        match migrate::check(commands).await {
-            Ok(standings) if !standings.is_empty() => break standings,
-            _ => {}
-        }
-        if end.run_until_cancelled(tokio::time::sleep(SCHEMA_LOOK)).await.is_none() {
-            return true;
-        }
-    };
-    for (node, standing) in standings {
-        match standing {
-            None | Some(Standing::Current) => {}
-            Some(Standing::Behind(missing)) => tracing::warn!(
-                redis.node = %node,
-                schema.missing = ?missing,
-                "the functions in Redis are older than this program: run `tickbridge migrate` with this configuration"
-            ),
-            Some(Standing::Ahead(newest)) => {
-                tracing::error!(
-                    redis.node = %node,
-                    schema.newest = newest,
-                    "the functions in Redis are newer than this program: run a newer tickbridge"
-                );
-                return false;
-            }
-        }
-    }
-    true
 }

@@ -1,6 +1,7 @@
 //! Metrics of the live stream from Redis.
 
 use super::Registry;
+use crate::upstream::migrate::Standing;
 use crate::upstream::payload::Unusable;
 use crate::upstream::readiness::Reason;
 use metrics::{Counter, Gauge, Histogram};
@@ -41,6 +42,7 @@ pub struct UpstreamMetrics {
     /// Probes that didn't come back in time.
     pub probes_lost: Counter,
     not_ready: [Gauge; Reason::ALL.len()],
+    schema: [Gauge; Standing::LABELS.len()],
 }
 
 impl UpstreamMetrics {
@@ -89,6 +91,10 @@ impl UpstreamMetrics {
                 let help = "For how many nodes or parts a reason not to be ready holds.";
                 registry.gauge("upstream_not_ready", help, &[("reason", reason.label())])
             }),
+            schema: Standing::LABELS.map(|standing| {
+                let help = "Primaries, by how their functions stand to those that this program knows.";
+                registry.gauge("schema_primaries", help, &[("standing", standing)])
+            }),
         }
     }
 
@@ -100,6 +106,14 @@ impl UpstreamMetrics {
     /// The gauges of [`Reason`], in the order of [`Reason::ALL`].
     pub fn not_ready(&self) -> [Gauge; Reason::ALL.len()] {
         self.not_ready.clone()
+    }
+
+    /// How the functions of every primary stand; `None` for one that has no functions.
+    pub fn set_schema<'a>(&self, standings: impl Iterator<Item = Option<&'a Standing>> + Clone) {
+        for (label, gauge) in Standing::LABELS.iter().zip(&self.schema) {
+            let n = standings.clone().filter(|&standing| Standing::label_of(standing) == *label).count();
+            gauge.set(n as f64);
+        }
     }
 }
 

@@ -56,6 +56,22 @@ pub enum Standing {
     Ahead(String),
 }
 
+impl Standing {
+    /// Label values of [`Standing::label_of`].
+    pub const LABELS: [&'static str; 4] = ["current", "behind", "ahead", "unsupported"];
+
+    /// The label of how a primary stands; `None` is one without functions.
+    pub fn label_of(standing: Option<&Self>) -> &'static str {
+        let [current, behind, ahead, unsupported] = Self::LABELS;
+        match standing {
+            Some(Self::Current) => current,
+            Some(Self::Behind(_)) => behind,
+            Some(Self::Ahead(_)) => ahead,
+            None => unsupported,
+        }
+    }
+}
+
 /// What a primary has.
 struct Found {
     schema_key: String,

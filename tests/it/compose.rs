@@ -4,6 +4,7 @@
 //! each other, and each says what it claims.
 
 mod crowd;
+mod library;
 mod measure;
 mod stack;
 
@@ -11,9 +12,9 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use crowd::Crowd;
+use library::Library;
 use serde_json::Value;
 use stack::Stack;
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 
 use super::proxies::tls::Tunnel;
 use super::support::http;
@@ -41,6 +42,8 @@ async fn the_stack_holds_through_scaling_restarts_and_faults() {
     let stack = Stack::new();
     say("the balancer starts before any replica, and serves the first one within 15 s");
     let tunnel = starts_before_any_replica(&stack).await;
+    say("the functions are loaded on every primary");
+    migrates(&stack).await;
     say("quotes arrive over WebSocket and SSE");
     quotes_arrive(&stack, &tunnel).await;
     say("1 -> 3 -> 2 replicas without touching nginx; each gets a fifth of the new sessions at least");
@@ -77,6 +80,23 @@ async fn starts_before_any_replica(stack: &Stack) -> Tunnel {
     .await;
     assert_eq!(stack.started("nginx").await, nginx, "nginx was not restarted");
     tunnel
+}
+
+/// Runs the one-shot service until every replica sees the functions on all three primaries.
+async fn migrates(stack: &Stack) {
+    stack.compose(&["up", "-d", "--no-build", "migrate"]).await;
+    for node in ["redis-1", "redis-2", "redis-3"] {
+        wait_for(&format!("{node} has the function"), SLOW, || async {
+            let list = stack.compose(&["exec", "-T", node, "redis-cli", "function", "list"]).await;
+            list.contains("tickbridge_publish_1").then_some(())
+        })
+        .await;
+    }
+    wait_for("each replica sees the functions on every primary", SLOW, || async {
+        let current = stack.each("schema_primaries", &[("standing", "current")]).await;
+        (!current.is_empty() && current.iter().all(|n| *n > 2.5)).then_some(())
+    })
+    .await;
 }
 
 async fn sse(tunnel: &Tunnel, topics: &str) -> Sse {
@@ -120,7 +140,7 @@ async fn scales(stack: &Stack, tunnel: &Tunnel) {
     let_pass(Duration::from_secs(5)).await;
     let sessions = handshakes(tunnel, 300).await;
     wait_for("each of three replicas has a fifth of 300 sessions", SOON, || async {
-        let spread = stack.sessions().await;
+        let spread = stack.each("sessions", &[]).await;
         eprintln!("  sessions by replica: {spread:?}");
         (spread.len() == 3 && spread.iter().all(|n| *n >= 60.0)).then_some(())
     })
@@ -211,12 +231,12 @@ async fn restarts(stack: &Stack, tunnel: &Tunnel) {
         stack.ready(3).await;
     }
     stack.compose(&["--profile", "demo", "stop", "-t", "5", "publisher"]).await;
-    let (lost, refused) = (crowd.lost(), crowd.refused());
+    let (lost, refused, slow) = (crowd.lost(), crowd.refused(), crowd.slow());
     stack.publish(1..=20, "2.5").await;
     let published = Instant::now();
     wait_until("all clients show the last price", SOON, || crowd.n_showing(&topics, "2.5") == N).await;
     eprintln!(
-        "  {lost} sessions moved, {refused} handshakes failed, all current {:?} later",
+        "  {lost} sessions moved, {refused} handshakes failed, {slow} were slow, all current {:?} later",
         published.elapsed()
     );
     assert!(lost >= N, "each client moved at least once");
@@ -243,57 +263,13 @@ async fn loses_a_primary(stack: &Stack, tunnel: &Tunnel) {
     })
     .await;
     stack.ready(3).await;
+    // What it had not saved it has lost.
+    migrates(stack).await;
     stack.publish(1..=20, "4.0").await;
     let published = Instant::now();
     wait_until("all clients show the price afterwards", SOON, || crowd.n_showing(&topics, "4.0") == N).await;
     eprintln!("  all current {:?} after the publication", published.elapsed());
     assert_eq!(crowd.lost(), 0, "no session is lost because a primary was");
-}
-
-/// 200 clients of the library in one process of Node.
-struct Library {
-    _child: tokio::process::Child,
-    ask: tokio::process::ChildStdin,
-    answers: tokio::io::Lines<BufReader<tokio::process::ChildStdout>>,
-}
-
-impl Library {
-    async fn start(stack: &Stack, n: usize, ids: &[&str]) -> Self {
-        let mut command = tokio::process::Command::new("node");
-        command.args(["--no-warnings", "--experimental-websocket", "tests/compose/clients.mjs"]);
-        command
-            .arg(format!("https://localhost:{}/api", stack.edge().port()))
-            .arg(token("js"))
-            .arg(n.to_string());
-        command.args(ids).env("NODE_EXTRA_CA_CERTS", stack.root().await).kill_on_drop(true);
-        command.current_dir(env!("CARGO_MANIFEST_DIR")).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let (ask, answers) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
-        Self { _child: child, ask, answers: BufReader::new(answers).lines() }
-    }
-
-    async fn ask(&mut self) -> Value {
-        self.ask.write_all(b"\n").await.unwrap();
-        let line = in_time("an answer of the clients", SOON, self.answers.next_line()).await;
-        serde_json::from_str(&line.unwrap().expect("the clients run")).unwrap()
-    }
-
-    /// Waits until all are live and show `price`; the moments of loss and return since the last question.
-    async fn all_show(&mut self, n: usize, price: &str, within: Duration) -> (Vec<f64>, Vec<f64>) {
-        let (mut lost, mut back) = (Vec::new(), Vec::new());
-        let started = Instant::now();
-        loop {
-            let answer = self.ask().await;
-            let moments = |name: &str| answer[name].as_array().unwrap().iter().map(|ms| ms.as_f64().unwrap());
-            lost.extend(moments("lost"));
-            back.extend(moments("back"));
-            if answer["live"] == n && answer["prices"][price] == n {
-                return (lost, back);
-            }
-            assert!(started.elapsed() < within, "not all show {price} within {within:?}: {answer}");
-            let_pass(Duration::from_millis(100)).await;
-        }
-    }
 }
 
 fn unix_ms() -> f64 {
@@ -367,7 +343,7 @@ async fn reloads(stack: &Stack) {
     })
     .await;
     wait_for("one session per client", SOON, || async {
-        let n: f64 = stack.sessions().await.iter().sum();
+        let n: f64 = stack.each("sessions", &[]).await.iter().sum();
         ((n - N as f64).abs() < 0.5).then_some(())
     })
     .await;

@@ -263,7 +263,7 @@ fn interpolated(text: &str) -> String {
 #[test]
 fn the_gateway_accepts_each_shipped_configuration() {
     let compose = compose();
-    for service in ["listener", "publisher"] {
+    for service in ["listener", "publisher", "migrate"] {
         let environment = compose["services"][service]["environment"].as_mapping().unwrap();
         let text = |value: &Yaml| match value {
             Yaml::String(text) => interpolated(text),
@@ -271,7 +271,7 @@ fn the_gateway_accepts_each_shipped_configuration() {
         };
         let mut variables: Vec<_> =
             environment.iter().map(|(key, value)| (key.as_str().unwrap(), text(value))).collect();
-        if service == "publisher" {
+        if service != "listener" {
             variables.push(("TICKBRIDGE_AUTH__ANONYMOUS", "true".into()));
         }
         let variables: Vec<_> = variables.iter().map(|(key, value)| (*key, value.as_str())).collect();
@@ -305,6 +305,29 @@ fn the_gateway_accepts_each_shipped_configuration() {
     let unit = shipped("deploy/systemd/tickbridge.service");
     for (name, _) in variables {
         assert!(unit.contains(&format!("Environment={name}=%d/")), "{name}");
+    }
+}
+
+/// An unknown setting is ignored by systemd, and with it the protection that it was meant to be.
+#[test]
+fn systemd_knows_every_line_of_the_unit() {
+    if Command::new("systemd-analyze").arg("--version").output().is_err() {
+        eprintln!("NOT CHECKED: the systemd unit; systemd-analyze is not installed");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("tickbridge.service");
+    // The program must be there.
+    let unit = shipped("deploy/systemd/tickbridge.service");
+    let unit = unit.replace("/usr/local/bin/tickbridge", env!("CARGO_BIN_EXE_tickbridge"));
+    std::fs::write(&file, unit).unwrap();
+    let mut verify = Command::new("systemd-analyze");
+    let ran = verify.args(["verify", "--man=no", "--recursive-errors=no"]).arg(&file).output().unwrap();
+    let said = String::from_utf8_lossy(&ran.stderr);
+    let about: Vec<_> = said.lines().filter(|line| line.contains("tickbridge.service")).collect();
+    assert!(about.is_empty(), "{about:?}");
+    if !ran.status.success() {
+        eprintln!("NOT CHECKED: the systemd unit; systemd-analyze can't run here: {said}");
     }
 }
 

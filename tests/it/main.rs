@@ -32,6 +32,7 @@ mod publish;
 mod redis_commands;
 mod redis_faults;
 mod redis_servers;
+mod schema;
 mod simulation;
 mod slow_consumer;
 mod sse;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rand::Rng;
 use serde_json::Value;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinError, JoinHandle};
 
 use crate::support::token::token;
 use crate::support::ws::{Heard, Ws};
@@ -23,6 +23,7 @@ type Board = Arc<Mutex<HashMap<String, String>>>;
 pub struct Crowd {
     boards: Vec<Board>,
     refused: Arc<AtomicUsize>,
+    slow: Arc<AtomicUsize>,
     lost: Arc<AtomicUsize>,
     tasks: Vec<JoinHandle<()>>,
 }
@@ -30,22 +31,29 @@ pub struct Crowd {
 impl Crowd {
     /// `n` clients that watch `topics` at `edge`.
     pub fn gather(n: usize, edge: SocketAddr, topics: &[String]) -> Self {
-        let [refused, lost]: [Arc<AtomicUsize>; 2] = Default::default();
-        let mut crowd = Self { boards: Vec::new(), refused, lost, tasks: Vec::new() };
+        let [refused, slow, lost]: [Arc<AtomicUsize>; 3] = Default::default();
+        let mut crowd = Self { boards: Vec::new(), refused, slow, lost, tasks: Vec::new() };
         for i in 0..n {
             let board = Board::default();
             crowd.boards.push(Arc::clone(&board));
             let topics = topics.to_vec();
-            let (refused, lost) = (Arc::clone(&crowd.refused), Arc::clone(&crowd.lost));
+            let (refused, slow) = (Arc::clone(&crowd.refused), Arc::clone(&crowd.slow));
+            let lost = Arc::clone(&crowd.lost);
             crowd.tasks.push(tokio::spawn(async move {
                 loop {
                     // A handshake that breaks ends in a panic, which is this client's failed attempt and no more.
-                    let opened = tokio::spawn(Ws::connect(edge, "/api/market/ws", &[])).await;
-                    if let Ok(Ok(ws)) = opened {
-                        follow(ws, i, &topics, &board).await;
-                        lost.fetch_add(1, Ordering::Relaxed);
-                    } else {
-                        refused.fetch_add(1, Ordering::Relaxed);
+                    match tokio::spawn(Ws::connect(edge, "/api/market/ws", &[])).await {
+                        Ok(Ok(ws)) => {
+                            follow(ws, i, &topics, &board).await;
+                            lost.fetch_add(1, Ordering::Relaxed);
+                        }
+                        Ok(Err(_)) => {
+                            refused.fetch_add(1, Ordering::Relaxed);
+                        }
+                        Err(panic) => {
+                            let failed = if says(panic, "not within") { &slow } else { &refused };
+                            failed.fetch_add(1, Ordering::Relaxed);
+                        }
                     }
                     let pause = rand::rng().random_range(Duration::ZERO..JITTER);
                     tokio::time::sleep(pause).await;
@@ -58,6 +66,11 @@ impl Crowd {
     /// Handshakes that were refused or broke.
     pub fn refused(&self) -> usize {
         self.refused.load(Ordering::Relaxed)
+    }
+
+    /// Handshakes without an answer in five seconds, which a machine that is busy with other work explains.
+    pub fn slow(&self) -> usize {
+        self.slow.load(Ordering::Relaxed)
     }
 
     /// Sessions that were lost.
@@ -81,6 +94,12 @@ impl Drop for Crowd {
             task.abort();
         }
     }
+}
+
+fn says(panic: JoinError, word: &str) -> bool {
+    panic
+        .try_into_panic()
+        .is_ok_and(|said| said.downcast_ref::<String>().is_some_and(|said| said.contains(word)))
 }
 
 async fn follow(mut ws: Ws, i: usize, topics: &[String], board: &Board) {

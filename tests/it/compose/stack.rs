@@ -2,16 +2,16 @@
 //! own, removed with its owner.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tempfile::TempDir;
 use tickbridge::instrument::InstrumentId;
 
 use crate::proxies::tls::{self, Tunnel};
 use crate::support::metrics::Metrics;
-use crate::support::token::{SECRET, unix_secs};
+use crate::support::token::SECRET;
 use crate::support::wait::wait_for;
 use crate::support::{ports, wait};
 
@@ -150,13 +150,13 @@ impl Stack {
         self.compose(&["exec", "-T", "nginx", "sh", "-c", &script]).await
     }
 
-    /// Sessions of each replica.
-    pub async fn sessions(&self) -> Vec<f64> {
-        let mut sessions = Vec::new();
+    /// A metric of each replica.
+    pub async fn each(&self, name: &str, labels: &[(&str, &str)]) -> Vec<f64> {
+        let mut values = Vec::new();
         for replica in self.replicas().await {
-            sessions.push(Metrics::parse(&self.ask(&replica, "metrics").await).sum("sessions", &[]));
+            values.push(Metrics::parse(&self.ask(&replica, "metrics").await).sum(name, labels));
         }
-        sessions
+        values
     }
 
     /// When a service's first container was started, and its process id on this machine.
@@ -170,7 +170,8 @@ impl Stack {
 
     /// Publishes a price of each instrument, as the existing publisher does: key, then message.
     pub async fn publish(&self, ids: std::ops::RangeInclusive<i64>, price: &str) {
-        let ts = unix_secs() * 1_000;
+        // Whole seconds would be older than what the demo's publisher has stored within the same second.
+        let ts = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis();
         let mut script = String::new();
         for id in ids {
             let key = format!("market:current-price:{{stock:{id}}}");
@@ -215,9 +216,12 @@ impl Stack {
 impl Drop for Stack {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let mut logs =
-                self.command("docker", &["compose", "logs", "--tail", "15", "caddy", "nginx", "listener"]);
-            let _ = logs.status();
+            let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/compose.log");
+            let mut logs = self.command("docker", &["compose", "--profile", "*", "logs", "--no-color", "-t"]);
+            if let Ok(to) = std::fs::File::create(&file) {
+                let _ = logs.stdout(to).status();
+                eprintln!("what the containers logged is in {}", file.display());
+            }
         }
         let mut down = self
             .command("docker", &["compose", "--profile", "*", "down", "-v", "-t", "1", "--remove-orphans"]);
