@@ -3,12 +3,14 @@
 //! The only place that sees both the Redis side and the browser side. Start and end are each one function,
 //! to be read from top to bottom.
 
+pub mod live;
 mod schema;
 mod source;
 
 use crate::catch_up::CatchUp;
 use crate::clock::Now;
 use crate::config::Config;
+use crate::config::live::LiveLimits;
 use crate::edge::auth::Verifier;
 use crate::edge::ops::Health;
 use crate::edge::{Addresses, Edge, Services, Shutdown};
@@ -21,6 +23,7 @@ use crate::session::standing::Timers;
 use crate::session::sweep;
 use crate::shutdown::{Phase, Phases, Requests};
 use anyhow::Context;
+use live::Live;
 use source::Source;
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,6 +55,7 @@ pub struct App {
     metrics: Arc<Metrics>,
     phases: Phases,
     services: Services,
+    live: Live,
     ends: Ends,
 }
 
@@ -80,7 +84,8 @@ impl App {
     pub fn build(config: Config) -> anyhow::Result<Self> {
         let metrics = Arc::new(Metrics::new(&config.metrics.prefix));
         let edge = Edge::bind(&config)?;
-        let source = Source::new(&config, &metrics);
+        let limits = LiveLimits::new(&config);
+        let source = Source::new(&config, &limits, &metrics);
 
         let inboxes: Vec<_> = (0..n_lanes(&config)).map(|_| Arc::default()).collect();
         let fanout = Arc::new(Fanout::new(inboxes.clone(), source.feed(), config.ingest.max_instruments));
@@ -89,15 +94,22 @@ impl App {
         let verifier = Verifier::new(&config.auth.jwt, Arc::clone(&metrics)).context("auth.jwt")?;
         let authenticator = Arc::new(verifier);
 
+        let live = Live {
+            limits: Arc::clone(&limits),
+            origins: edge.origins(),
+            verifier: Arc::clone(&authenticator),
+            metrics: Arc::clone(&metrics),
+        };
         let ends = Ends::default();
         let shared = Shared {
             fanout: Arc::clone(&fanout),
             catch_up: Arc::clone(&catch_up),
             authenticator: authenticator.clone(),
             watchers: source.watchers(),
-            timers: Timers::new(&config),
+            timers: Timers::new(&config, Arc::clone(&limits)),
             anonymous: config.auth.anonymous,
-            max_topics: config.session.max_topics,
+            limits: Arc::clone(&limits),
+            user_places: Some(source.user_places()),
             max_message_bytes: config.session.max_message_bytes,
             flush_interval: config.session.flush_interval,
         };
@@ -112,6 +124,8 @@ impl App {
             admit: Arc::new(move |admission| admitting.admit(admission)),
             authenticator,
             tickets: source.tickets(),
+            user_places: source.user_places(),
+            limits: Arc::clone(&limits),
             catch_up: Arc::clone(&catch_up),
             metrics: Arc::clone(&metrics),
             health: health(&lanes, &phases, &source),
@@ -124,12 +138,31 @@ impl App {
             },
             publisher: source.publisher(&fanout),
         };
-        Ok(Self { config, edge, source, fanout, catch_up, lanes, threads, metrics, phases, services, ends })
+        let app = Self {
+            config,
+            edge,
+            source,
+            fanout,
+            catch_up,
+            lanes,
+            threads,
+            metrics,
+            phases,
+            services,
+            live,
+            ends,
+        };
+        Ok(app)
     }
 
     /// Where the gateway listens.
     pub fn addresses(&self) -> Addresses {
         self.edge.addresses()
+    }
+
+    /// What takes another configuration while the gateway runs.
+    pub fn live(&self) -> Live {
+        self.live.clone()
     }
 
     /// Where quotes can be published to.
@@ -144,8 +177,8 @@ impl App {
 
     /// Serves until `requests` ask for the end or a core task fails, and then drains.
     pub async fn run(self, requests: Requests) -> Outcome {
-        let Self { config, edge, source, fanout, catch_up, lanes, threads, metrics, phases, services, ends } =
-            self;
+        let Self { config, edge, source, fanout, catch_up, lanes, threads, metrics, phases, .. } = self;
+        let Self { services, ends, .. } = self;
         let failed = CancellationToken::new();
         let core = TaskTracker::new();
         let upstream = TaskTracker::new();
@@ -177,7 +210,7 @@ impl App {
         }
 
         tokio::select! {
-            () = drain(&config, &lanes, &phases, &ends) => {}
+            () = drain(&config, &lanes, &source, &phases, &ends) => {}
             () = requests.stopping() => tracing::warn!("asked twice: stopping at once"),
         }
 
@@ -201,7 +234,7 @@ impl App {
 }
 
 /// Not ready, then no new sessions and the old ones told to leave one after the other.
-async fn drain(config: &Config, lanes: &Lanes, phases: &Phases, ends: &Ends) {
+async fn drain(config: &Config, lanes: &Lanes, source: &Source, phases: &Phases, ends: &Ends) {
     let began = Instant::now();
     phases.advance(Phase::NotReady);
     tracing::info!(sessions = lanes.n_sessions(), "draining");
@@ -209,6 +242,7 @@ async fn drain(config: &Config, lanes: &Lanes, phases: &Phases, ends: &Ends) {
 
     phases.advance(Phase::Draining);
     ends.edge.draining.cancel();
+    source.leave();
     let deadline = began + config.drain.deadline;
     let margin = LAST_STEPS.min(config.drain.deadline / 4);
     let within = deadline.saturating_duration_since(Instant::now()).saturating_sub(margin);

@@ -10,6 +10,7 @@ pub mod check;
 pub mod keys;
 pub mod kind;
 pub mod legacy;
+pub mod live;
 pub mod load;
 pub mod log;
 pub mod print;
@@ -207,6 +208,9 @@ pub struct Limits {
     pub max_sessions_per_ip: usize,
     /// Sessions per user over all replicas; 0 is off.
     pub max_sessions_per_user: usize,
+    /// How long a replica's sessions count for their users after its last sign of life. Three renewals fit into it:
+    /// shorter costs Redis more, longer keeps the places of a dead replica.
+    pub user_lease: Duration,
     /// New connections per second.
     pub accepts_per_second: u32,
     /// Proxies (CIDR) whose `X-Forwarded-For` is believed.
@@ -219,6 +223,7 @@ impl Default for Limits {
             max_sessions: 20_000,
             max_sessions_per_ip: 0,
             max_sessions_per_user: 0,
+            user_lease: Duration::from_secs(30),
             accepts_per_second: 2_000,
             trusted_proxies: Vec::new(),
         }

@@ -12,6 +12,7 @@
 pub mod auth;
 pub mod connection;
 pub mod ops;
+pub mod origin;
 pub mod sessions;
 
 mod accept;
@@ -22,7 +23,6 @@ mod descriptors;
 mod entrance;
 mod error;
 mod limits;
-mod origin;
 mod page;
 mod prices;
 mod publish;
@@ -38,10 +38,12 @@ mod ws;
 use crate::catch_up::CatchUp;
 use crate::clock::Now;
 use crate::config::Config;
+use crate::config::live::LiveLimits;
 use crate::metrics::Metrics;
 use crate::publish::QuotePublisher;
 use crate::session::Authenticator;
 use crate::session::tickets::Tickets;
+use crate::session::user_places::UserPlaces;
 use accept::{Acceptor, Kind};
 use address::TrustedProxies;
 use auth::Verifier;
@@ -52,7 +54,7 @@ use descriptors::Budget;
 use entrance::Entrance;
 use limits::Places;
 use ops::Health;
-use origin::Origins;
+use origin::{LiveOrigins, Origins};
 use publish::Publishing;
 use sessions::ListSessions;
 use socket::Options;
@@ -83,6 +85,10 @@ pub struct Services {
     pub authenticator: Arc<Verifier>,
     /// Keeps tickets.
     pub tickets: Arc<dyn Tickets>,
+    /// Knows how many sessions each user has.
+    pub user_places: Arc<dyn UserPlaces>,
+    /// The limits that can change.
+    pub limits: Arc<LiveLimits>,
     /// Reads current prices.
     pub catch_up: Arc<CatchUp>,
     /// Counts.
@@ -119,7 +125,7 @@ pub struct Edge {
     public: TcpListener,
     admin: TcpListener,
     addresses: Addresses,
-    origins: Arc<Origins>,
+    origins: Arc<LiveOrigins>,
     proxies: TrustedProxies,
     n_descriptors: usize,
 }
@@ -144,7 +150,7 @@ impl Edge {
         let admin = listen("listen.admin", config.listen.admin)?;
         let addresses = Addresses { public: public.local_addr()?, admin: admin.local_addr()? };
         let n_descriptors = descriptors::raise_limit();
-        let (config, origins) = (config.clone(), Arc::new(origins));
+        let (config, origins) = (config.clone(), Arc::new(LiveOrigins::new(origins)));
         Ok(Self { config, public, admin, addresses, origins, proxies, n_descriptors })
     }
 
@@ -153,27 +159,32 @@ impl Edge {
         self.addresses
     }
 
+    /// The origins that are allowed, to be replaced while it serves.
+    pub fn origins(&self) -> Arc<LiveOrigins> {
+        Arc::clone(&self.origins)
+    }
+
     /// Accepts and answers until `shutdown.stopped`.
     ///
     /// # Errors
     /// An accept loop that died.
     pub async fn serve(self, services: Services, shutdown: Shutdown) -> io::Result<()> {
         let Self { config, public, admin, origins, proxies, n_descriptors, .. } = self;
-        let Services { admit, authenticator, tickets, catch_up, metrics, health, sessions, publisher } =
-            services;
+        let Services { admit, authenticator, tickets, user_places, limits, .. } = services;
+        let Services { catch_up, metrics, health, sessions, publisher, .. } = services;
         let publishing = Publishing::new(config.listen.publish_key.clone(), publisher);
         let Shutdown { draining, stopped } = shutdown;
         let options = Options::new(&config.session);
-        let limits = &config.limits;
-        let places = Places::new(limits.max_sessions, limits.max_sessions_per_ip);
+        let places = Places::new(Arc::clone(&limits));
         let entrance = Arc::new(Entrance {
             anonymous: config.auth.anonymous,
             cookie: config.auth.cookie.clone(),
-            max_topics: config.session.max_topics,
+            limits: Arc::clone(&limits),
             read_deadline: config.catch_up.deadline,
             origins,
             proxies,
             places: Arc::clone(&places),
+            user_places,
             authenticator: Arc::clone(&authenticator) as Arc<dyn Authenticator>,
             tickets,
             catch_up,
@@ -182,14 +193,14 @@ impl Edge {
             draining: draining.clone(),
         });
         let budget = Budget::of(n_descriptors);
-        if budget.max_open < limits.max_sessions {
+        if budget.max_open < config.limits.max_sessions {
             tracing::warn!(
                 descriptors.limit = n_descriptors,
-                sessions.max = limits.max_sessions,
+                sessions.max = config.limits.max_sessions,
                 "the descriptor limit (ulimit -n) allows fewer sessions than limits.max_sessions"
             );
         }
-        let accepts = Bucket::new(limits.accepts_per_second, Now::read().mono);
+        let accepts = Bucket::new(limits.accepts_per_second(), Now::read().mono);
 
         let connections = |router: Router, draining: &CancellationToken| {
             let ends = (draining.clone(), stopped.clone());
@@ -205,7 +216,7 @@ impl Edge {
         let health = health.with_lack(Arc::clone(&authenticator));
         let admin_connections =
             connections(ops::admin(health, sessions, publishing, Arc::clone(&metrics)), &stopped);
-        let kind = Kind::Public { accepts, budget, places };
+        let kind = Kind::Public { accepts, limits, budget, places };
         let public = acceptor(public, kind, public_connections, MAX_UNADMITTED);
         let admin = acceptor(admin, Kind::Admin, admin_connections, MAX_ADMIN);
 

@@ -15,6 +15,7 @@ pub mod lanes;
 pub mod process;
 pub mod snapshots;
 pub mod upstream;
+pub mod user_places;
 pub mod watchers;
 
 use crate::fanout::Fanout;
@@ -42,11 +43,14 @@ pub struct Metrics {
     pub edge: edge::EdgeMetrics,
     /// Delivery.
     pub lanes: lanes::LaneMetrics,
-    process: process::ProcessMetrics,
+    /// The process itself.
+    pub process: process::ProcessMetrics,
     /// Reading price keys.
     pub snapshots: snapshots::SnapshotMetrics,
     /// The Redis side.
     pub upstream: upstream::UpstreamMetrics,
+    /// The limit of sessions per user.
+    pub user_places: user_places::UserPlaceMetrics,
     /// The watcher registry.
     pub watchers: watchers::WatcherMetrics,
     handle: PrometheusHandle,
@@ -80,6 +84,7 @@ impl Metrics {
             process: process::ProcessMetrics::register(&registry),
             snapshots: snapshots::SnapshotMetrics::register(&registry),
             upstream: upstream::UpstreamMetrics::register(&registry),
+            user_places: user_places::UserPlaceMetrics::register(&registry),
             watchers: watchers::WatcherMetrics::register(&registry),
             handle: recorder.handle(),
             recorder,

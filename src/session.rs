@@ -6,6 +6,7 @@ pub mod permission;
 pub mod standing;
 pub mod sweep;
 pub mod tickets;
+pub mod user_places;
 
 use crate::clock::Now;
 use crate::instrument::InstrumentId;

@@ -26,5 +26,6 @@ pub mod snapshot;
 pub mod subscriber;
 pub mod tickets;
 pub mod topology;
+pub mod user_places;
 pub mod watchers;
 mod wire;

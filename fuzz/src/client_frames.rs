@@ -15,6 +15,7 @@ use std::time::Duration;
 use tickbridge::catch_up::{CatchUp, SnapshotSource, StoredQuotes};
 use tickbridge::clock::Now;
 use tickbridge::config::Config;
+use tickbridge::config::live::LiveLimits;
 use tickbridge::fanout::inbox::Inbox;
 use tickbridge::fanout::{Fanout, QuoteFeed};
 use tickbridge::instrument::InstrumentId;
@@ -156,7 +157,11 @@ impl World {
         let inbox = Arc::new(Inbox::default());
         let fanout = Arc::new(Fanout::new(vec![inbox], Arc::new(LiveFeed), 1_000));
         let catch_up = Arc::new(CatchUp::new(Arc::clone(&fanout), Arc::new(NoSource), Duration::ZERO));
-        let timers = Timers { max_inbound_per_second: 1e9, ..Timers::new(&Config::default()) };
+        let mut config = Config::default();
+        config.session.max_topics = 4;
+        config.session.max_inbound_per_second = 1_000_000_000;
+        let limits = LiveLimits::new(&config);
+        let timers = Timers::new(&config, Arc::clone(&limits));
         let shared = Shared {
             fanout,
             catch_up,
@@ -164,7 +169,8 @@ impl World {
             watchers: None,
             timers,
             anonymous: true,
-            max_topics: 4,
+            limits,
+            user_places: None,
             max_message_bytes: MAX_MESSAGE,
             flush_interval: Duration::ZERO,
         };

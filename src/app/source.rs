@@ -4,12 +4,14 @@
 
 use super::schema;
 use crate::catch_up::SnapshotSource;
+use crate::config::live::LiveLimits;
 use crate::config::{Config, Ingest, RedisMode};
 use crate::fanout::{Fanout, QuoteFeed};
 use crate::metrics::Metrics;
 use crate::publish::QuotePublisher;
 use crate::session::WatchRegistry;
 use crate::session::tickets::{MemoryTickets, Tickets};
+use crate::session::user_places::{MemoryPlaces, UserPlaces};
 use crate::upstream::commands::Commands;
 use crate::upstream::connection::Connector;
 use crate::upstream::coverage::Resync;
@@ -22,6 +24,7 @@ use crate::upstream::subscriber::{Parts, Subscriber, Timing};
 use crate::upstream::tickets::RedisTickets;
 use crate::upstream::topology::Topology;
 use crate::upstream::topology::poll::Poller;
+use crate::upstream::user_places::RedisUserPlaces;
 use crate::upstream::watchers::Watchers;
 use std::future::Future;
 use std::pin::Pin;
@@ -32,7 +35,7 @@ use tokio_util::sync::CancellationToken;
 /// The parts of the Redis side, or what stands for them.
 pub enum Source {
     /// No Redis.
-    Embedded(Arc<Embedded>),
+    Embedded(Arc<Embedded>, Arc<MemoryPlaces>),
     /// Redis in one of its modes.
     Redis(Box<Redis>),
 }
@@ -45,6 +48,7 @@ pub struct Redis {
     commands: Arc<Commands>,
     readiness: Arc<Readiness>,
     watchers: Option<Arc<Watchers>>,
+    user_places: Arc<RedisUserPlaces>,
     publisher: Arc<Publisher>,
     metrics: Arc<Metrics>,
     ingest: Ingest,
@@ -52,9 +56,10 @@ pub struct Redis {
 
 impl Source {
     /// The source that is configured. Nothing is connected yet.
-    pub fn new(config: &Config, metrics: &Arc<Metrics>) -> Self {
+    pub fn new(config: &Config, limits: &Arc<LiveLimits>, metrics: &Arc<Metrics>) -> Self {
         if config.redis.mode == RedisMode::Embedded {
-            return Self::Embedded(Arc::new(Embedded::new(&config.ingest)));
+            let places = MemoryPlaces::new(Arc::clone(limits));
+            return Self::Embedded(Arc::new(Embedded::new(&config.ingest)), Arc::new(places));
         }
         let connector = Arc::new(Connector::new(&config.redis));
         let topology = Arc::new(Topology::of_config(&config.redis));
@@ -77,6 +82,13 @@ impl Source {
                 Arc::clone(metrics),
             ))
         });
+        let user_places = RedisUserPlaces::new(
+            Arc::clone(limits),
+            config.limits.user_lease,
+            &replica,
+            Arc::clone(&commands),
+            Arc::clone(metrics),
+        );
         let publisher = Publisher::new(
             Arc::clone(&commands),
             Arc::clone(&connector),
@@ -89,6 +101,7 @@ impl Source {
             topology,
             commands,
             watchers,
+            user_places: Arc::new(user_places),
             publisher: Arc::new(publisher),
             readiness: Arc::new(Readiness::new(metrics.upstream.not_ready())),
             metrics: Arc::clone(metrics),
@@ -99,7 +112,7 @@ impl Source {
     /// The live stream.
     pub fn feed(&self) -> Arc<dyn QuoteFeed> {
         match self {
-            Self::Embedded(bus) => Arc::clone(bus) as _,
+            Self::Embedded(bus, _) => Arc::clone(bus) as _,
             Self::Redis(redis) => Arc::clone(&redis.feed) as _,
         }
     }
@@ -107,7 +120,7 @@ impl Source {
     /// The stored quotes.
     pub fn snapshots(&self) -> Arc<dyn SnapshotSource> {
         match self {
-            Self::Embedded(bus) => Arc::clone(bus) as _,
+            Self::Embedded(bus, _) => Arc::clone(bus) as _,
             Self::Redis(redis) => Arc::new(RedisSnapshots::new(
                 Arc::clone(&redis.commands),
                 redis.ingest.max_payload_bytes,
@@ -119,15 +132,30 @@ impl Source {
     /// The store of tickets.
     pub fn tickets(&self) -> Arc<dyn Tickets> {
         match self {
-            Self::Embedded(_) => Arc::new(MemoryTickets::default()),
+            Self::Embedded(..) => Arc::new(MemoryTickets::default()),
             Self::Redis(redis) => Arc::new(RedisTickets::new(Arc::clone(&redis.commands))),
+        }
+    }
+
+    /// The count of sessions per user.
+    pub fn user_places(&self) -> Arc<dyn UserPlaces> {
+        match self {
+            Self::Embedded(_, places) => Arc::clone(places) as _,
+            Self::Redis(redis) => Arc::clone(&redis.user_places) as _,
+        }
+    }
+
+    /// Says that the sessions of this replica are about to go to others.
+    pub fn leave(&self) {
+        if let Self::Redis(redis) = self {
+            redis.user_places.leave();
         }
     }
 
     /// Who wants to know what is watched, if anybody.
     pub fn watchers(&self) -> Option<Arc<dyn WatchRegistry>> {
         match self {
-            Self::Embedded(_) => None,
+            Self::Embedded(..) => None,
             Self::Redis(redis) => redis.watchers.clone().map(|watchers| watchers as _),
         }
     }
@@ -135,7 +163,7 @@ impl Source {
     /// Where quotes that come over HTTP are published.
     pub fn publisher(&self, fanout: &Arc<Fanout>) -> Arc<dyn QuotePublisher> {
         match self {
-            Self::Embedded(bus) => Arc::new(EmbeddedPublisher::new(Arc::clone(bus), Arc::clone(fanout))),
+            Self::Embedded(bus, _) => Arc::new(EmbeddedPublisher::new(Arc::clone(bus), Arc::clone(fanout))),
             Self::Redis(redis) => Arc::clone(&redis.publisher) as _,
         }
     }
@@ -143,7 +171,7 @@ impl Source {
     /// Says why quotes can't be relied on at the moment.
     pub fn reasons(&self) -> Arc<dyn Fn() -> Vec<String> + Send + Sync> {
         match self {
-            Self::Embedded(_) => Arc::new(Vec::new),
+            Self::Embedded(..) => Arc::new(Vec::new),
             Self::Redis(redis) => {
                 let readiness = Arc::clone(&redis.readiness);
                 Arc::new(move || {
@@ -182,15 +210,17 @@ impl Source {
         let subscriber = Subscriber::new(parts, &redis.ingest);
         let (watchers, commands) = (redis.watchers.clone(), Arc::clone(&redis.commands));
         let metrics = Arc::clone(&redis.metrics);
+        let user_places = Arc::clone(&redis.user_places);
         Box::pin(async move {
             let watching = async {
                 if let Some(watchers) = watchers {
                     end.run_until_cancelled(watchers.run()).await;
                 }
             };
+            let counting = end.run_until_cancelled(user_places.run());
             // Whichever ends first ends the source, which is a failure unless it was told to.
             tokio::select! {
-                () = async { tokio::join!(poller.run(end.clone()), subscriber.run(end.clone()), watching); } => {}
+                () = async { tokio::join!(poller.run(end.clone()), subscriber.run(end.clone()), watching, counting); } => {}
                 () = schema::watch(&commands, &metrics.upstream, &end) => {}
             }
         })

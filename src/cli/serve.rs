@@ -60,7 +60,7 @@ where
         })?;
         let addresses = app.addresses();
         tracing::info!(listen.public = %addresses.public, listen.admin = %addresses.admin, "listening");
-        let reload = Reload::new(sources, loaded.config.clone(), filter);
+        let reload = Reload::new(sources, loaded.config.clone(), filter, app.live());
         // Both end with the runtime: neither holds anything that a drain would have to wait for.
         let tasks = TaskTracker::new();
         tasks.spawn(reload.follow(requests.clone()));

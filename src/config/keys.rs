@@ -28,6 +28,8 @@ pub struct Key {
     pub show: fn(&Config) -> Option<toml::Value>,
     /// Whether two configurations agree on it.
     pub same: fn(&Config, &Config) -> bool,
+    /// Takes its value over from another configuration.
+    pub copy: fn(&mut Config, &Config),
 }
 
 impl Key {
@@ -62,6 +64,7 @@ macro_rules! keys {
             },
             show: |config| $kind.show(&config.$first$(.$rest)+),
             same: |a, b| a.$first$(.$rest)+ == b.$first$(.$rest)+,
+            copy: |to, from| to.$first$(.$rest)+.clone_from(&from.$first$(.$rest)+),
         }),*];
     };
 }
@@ -95,6 +98,7 @@ keys! {
     limits.max_sessions: Count { min: 1, max: 10_000_000 };
     limits.max_sessions_per_ip: Count { min: 0, max: 10_000_000 };
     limits.max_sessions_per_user: Count { min: 0, max: 10_000_000 };
+    limits.user_lease: span(500, HOUR);
     limits.accepts_per_second: Count { min: 1, max: 1_000_000 };
     limits.trusted_proxies: List(check::network);
     ingest.max_payload_bytes: Size { min: 64, max: 16 << 20 };

@@ -14,6 +14,7 @@ use super::limits::Places;
 use super::refuse;
 use super::socket::Options;
 use crate::clock::Now;
+use crate::config::live::LiveLimits;
 use crate::metrics::Metrics;
 use crate::metrics::edge::{AcceptError, Refusal};
 use std::fs::File;
@@ -46,6 +47,8 @@ pub enum Kind {
     Public {
         /// New connections per second.
         accepts: Bucket,
+        /// How many of them there may be.
+        limits: Arc<LiveLimits>,
         /// What the connections may use of the process's descriptors.
         budget: Budget,
         /// The sessions.
@@ -130,9 +133,9 @@ impl Acceptor {
     fn slot(&mut self) -> Result<Slot, Refusal> {
         let gauge = match &mut self.kind {
             Kind::Admin => None,
-            Kind::Public { accepts, budget, places } => {
+            Kind::Public { accepts, limits, budget, places } => {
                 self.metrics.edge.connections_accepted.increment(1);
-                if !accepts.take(Now::read().mono) {
+                if !accepts.take(limits.accepts_per_second(), Now::read().mono) {
                     return Err(Refusal::AcceptRate);
                 }
                 let n_unadmitted = self.max_unadmitted - self.unadmitted.available_permits();

@@ -34,12 +34,35 @@ pub const MAX_TOKEN_BYTES: usize = 8 * 1024;
 
 /// Verifies tokens by the configured keys and rules.
 pub struct Verifier {
-    configured: Vec<Key>,
+    configured: RwLock<Keys>,
     /// Keys from the network come and go; whoever judges a token takes what there is.
     fetched: RwLock<Fetched>,
     key_set: Option<KeySet>,
     rules: Rules,
     metrics: Arc<Metrics>,
+}
+
+/// The keys of the configuration, loaded. Cheap to clone.
+#[derive(Clone)]
+pub struct Keys(Arc<[Key]>);
+
+impl Keys {
+    /// Loads the secret and the public keys.
+    ///
+    /// # Errors
+    /// Each key that can't be used.
+    pub fn load(jwt: &Jwt) -> Result<Self, Vec<KeyError>> {
+        let secret = jwt.secret.iter().map(Key::from_secret);
+        let all = secret.chain(jwt.public_keys.iter().map(|path| Key::from_pem_file(path)));
+        let (mut keys, mut errors) = (Vec::new(), Vec::new());
+        for key in all {
+            match key {
+                Ok(key) => keys.push(key),
+                Err(error) => errors.push(error),
+            }
+        }
+        if errors.is_empty() { Ok(Self(keys.into())) } else { Err(errors) }
+    }
 }
 
 #[derive(Deserialize)]
@@ -56,12 +79,20 @@ impl Verifier {
     /// # Errors
     /// The first key that can't be used.
     pub fn new(jwt: &Jwt, metrics: Arc<Metrics>) -> Result<Self, KeyError> {
-        let secret = jwt.secret.iter().map(Key::from_secret);
-        let public = jwt.public_keys.iter().map(|path| Key::from_pem_file(path));
-        let configured = secret.chain(public).collect::<Result<_, _>>()?;
+        let configured = Keys::load(jwt).map_err(|mut errors| errors.swap_remove(0))?;
         let key_set = jwt.jwks_url.iter().map(|url| KeySet::new(url, Pace::USUAL).ok_or(KeyError::Url));
         let key_set = key_set.collect::<Result<Vec<_>, _>>()?.pop();
-        Ok(Self { configured, fetched: RwLock::default(), key_set, rules: Rules::new(jwt), metrics })
+        let (configured, fetched) = (RwLock::new(configured), RwLock::default());
+        Ok(Self { configured, fetched, key_set, rules: Rules::new(jwt), metrics })
+    }
+
+    /// Judges by other keys from now on, and fetches the key set as soon as its pace allows. Sessions whose token
+    /// was judged before are left alone until it expires.
+    pub fn replace(&self, keys: Keys) {
+        *self.configured.write().unwrap_or_else(PoisonError::into_inner) = keys;
+        if let Some(key_set) = &self.key_set {
+            key_set.want();
+        }
     }
 
     /// Keeps the keys of the configured key set fresh, until dropped.
@@ -87,8 +118,12 @@ impl Verifier {
 
     /// Why no token can be judged at the moment, if so.
     pub fn lack(&self) -> Option<&'static str> {
-        let lacking = self.key_set.is_some() && self.configured.is_empty() && self.fetched().is_empty();
+        let lacking = self.key_set.is_some() && self.configured().0.is_empty() && self.fetched().is_empty();
         lacking.then_some("no key could be fetched from auth.jwt.jwks_url")
+    }
+
+    fn configured(&self) -> Keys {
+        self.configured.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn fetched(&self) -> Fetched {
@@ -103,8 +138,8 @@ impl Verifier {
             return Err(AuthFailure::Malformed);
         }
         let algorithm: Algorithm = header.alg.parse().map_err(|_| AuthFailure::Algorithm)?;
-        let fetched = self.fetched();
-        let all = self.configured.iter().chain(fetched.keys());
+        let (configured, fetched) = (self.configured(), self.fetched());
+        let all = configured.0.iter().chain(fetched.keys());
         let mut allowing = all.filter(|key| key.allows(algorithm)).peekable();
         if allowing.peek().is_none() {
             return Err(self.without_key(&fetched, AuthFailure::Algorithm));

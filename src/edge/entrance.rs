@@ -2,15 +2,18 @@
 
 use super::address::TrustedProxies;
 use super::connection::Peer;
-use super::limits::{Permit, Places};
-use super::origin::{Allowed, Origins};
+use super::limits::Places;
+use super::origin::{Allowed, LiveOrigins};
 use crate::catch_up::CatchUp;
+use crate::config::live::LiveLimits;
 use crate::metrics::Metrics;
 use crate::metrics::edge::Refusal;
-use crate::session::Authenticator;
 use crate::session::tickets::Tickets;
+use crate::session::user_places::UserPlaces;
+use crate::session::{Authenticator, Principal};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
+use std::any::Any;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,16 +26,18 @@ pub struct Entrance {
     pub anonymous: bool,
     /// Name of the cookie that may carry a token.
     pub cookie: Option<String>,
-    /// Topics of one session, and instruments of one request for prices.
-    pub max_topics: usize,
+    /// Topics of one session, which are the instruments of one request for prices.
+    pub limits: Arc<LiveLimits>,
     /// A read of prices takes no longer.
     pub read_deadline: Duration,
     /// Allowed origins.
-    pub origins: Arc<Origins>,
+    pub origins: Arc<LiveOrigins>,
     /// Believed proxies.
     pub proxies: TrustedProxies,
     /// Places for sessions.
     pub places: Arc<Places>,
+    /// Places for the sessions of each user.
+    pub user_places: Arc<dyn UserPlaces>,
     /// Judges tokens.
     pub authenticator: Arc<dyn Authenticator>,
     /// Keeps tickets.
@@ -48,15 +53,22 @@ pub struct Entrance {
 }
 
 impl Entrance {
-    /// A place for a session that `request` asks for.
+    /// A place for a session that `request` asks for, and for its user where that is known already.
     ///
     /// # Errors
     /// The limit that is reached, or the drain.
-    pub fn place(&self, request: &Parts) -> Result<Permit, Refusal> {
+    pub async fn place(
+        &self,
+        request: &Parts,
+        who: Option<&Principal>,
+    ) -> Result<Box<dyn Any + Send>, Refusal> {
         if self.draining.is_cancelled() {
             return Err(Refusal::Draining);
         }
-        self.places.take(self.client(request))
+        let permit = self.places.take(self.client(request))?;
+        let Some(who) = who else { return Ok(Box::new(permit)) };
+        let place = self.user_places.take(&who.user_id).verdict().await.map_err(|_| Refusal::User)?;
+        Ok(Box::new((permit, place)))
     }
 
     fn client(&self, request: &Parts) -> IpAddr {

@@ -21,7 +21,7 @@ impl Refusal {
             | Self::Draining
             | Self::Busy
             | Self::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
-            Self::Address => StatusCode::TOO_MANY_REQUESTS,
+            Self::Address | Self::User => StatusCode::TOO_MANY_REQUESTS,
             Self::Origin | Self::Forbidden => StatusCode::FORBIDDEN,
             Self::NoToken | Self::Token | Self::Ticket | Self::PublishKey => StatusCode::UNAUTHORIZED,
             Self::NotWebSocket | Self::WebSocketVersion => StatusCode::UPGRADE_REQUIRED,
@@ -46,6 +46,7 @@ impl Refusal {
             | Self::Descriptors
             | Self::Sessions
             | Self::Address
+            | Self::User
             | Self::Lanes
             | Self::Busy
             | Self::TooManyInstruments
@@ -67,6 +68,7 @@ impl Refusal {
                 "the server is at its capacity, try again later"
             }
             Self::Address => "too many sessions from this address",
+            Self::User => "the user has too many sessions",
             Self::Draining => "the server is restarting, try again",
             Self::Busy => "too many requests at once, try again",
             Self::Unavailable => "the server can't answer at the moment, try again",
@@ -98,7 +100,7 @@ impl Refusal {
                 Some("1")
             }
             // A session has to end first, which takes longer than a spike.
-            Self::Descriptors | Self::Sessions | Self::Address | Self::Lanes => Some("5"),
+            Self::Descriptors | Self::Sessions | Self::Address | Self::User | Self::Lanes => Some("5"),
             _ => None,
         }
     }

@@ -6,6 +6,7 @@
 //! Not here: the client's address behind proxies (`edge::address`), connections that aren't sessions
 //! (`edge::accept`).
 
+use crate::config::live::LiveLimits;
 use crate::metrics::edge::Refusal;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -17,18 +18,18 @@ const IPV6_PREFIX: u32 = 64;
 
 /// The places for sessions.
 pub struct Places {
-    max_sessions: usize,
-    max_per_address: usize,
+    limits: Arc<LiveLimits>,
     n_sessions: AtomicUsize,
-    /// Only addresses with sessions, so bounded by them; empty while the limit is off.
+    /// Only addresses with sessions, so bounded by them. Counted also while the limit is off, so that it holds for
+    /// those who are there when it is turned on.
     by_address: Mutex<HashMap<IpAddr, usize>>,
 }
 
 impl Places {
-    /// Places for `max_sessions`, of which `max_per_address` may have the same address; 0 is off.
-    pub fn new(max_sessions: usize, max_per_address: usize) -> Arc<Self> {
+    /// Places for as many sessions as `limits` say at the time.
+    pub fn new(limits: Arc<LiveLimits>) -> Arc<Self> {
         let (n_sessions, by_address) = Default::default();
-        Arc::new(Self { max_sessions, max_per_address, n_sessions, by_address })
+        Arc::new(Self { limits, n_sessions, by_address })
     }
 
     /// Sessions at this moment.
@@ -43,20 +44,18 @@ impl Places {
     pub fn take(self: &Arc<Self>, address: IpAddr) -> Result<Permit, Refusal> {
         // The permit exists before its address is counted, so that a refusal gives the place back.
         let mut permit = Permit { places: Arc::clone(self), address: None };
-        if self.n_sessions.fetch_add(1, Ordering::Relaxed) >= self.max_sessions {
+        if self.n_sessions.fetch_add(1, Ordering::Relaxed) >= self.limits.max_sessions() {
             return Err(Refusal::Sessions);
         }
-        if self.max_per_address > 0 {
-            let address = household(address);
-            let mut by_address = self.by_address.lock().unwrap_or_else(PoisonError::into_inner);
-            let n = by_address.entry(address).or_default();
-            if *n >= self.max_per_address {
-                drop(by_address);
-                return Err(Refusal::Address);
-            }
-            *n += 1;
-            permit.address = Some(address);
+        let (address, most) = (household(address), self.limits.max_sessions_per_ip());
+        let mut by_address = self.by_address.lock().unwrap_or_else(PoisonError::into_inner);
+        let n = by_address.entry(address).or_default();
+        if most > 0 && *n >= most {
+            drop(by_address);
+            return Err(Refusal::Address);
         }
+        *n += 1;
+        permit.address = Some(address);
         Ok(permit)
     }
 }
@@ -91,6 +90,19 @@ fn household(address: IpAddr) -> IpAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Config;
+
+    fn places(max_sessions: usize, max_sessions_per_ip: usize) -> (Arc<Places>, Arc<LiveLimits>) {
+        let limits = LiveLimits::new(&config(max_sessions, max_sessions_per_ip));
+        (Places::new(Arc::clone(&limits)), limits)
+    }
+
+    fn config(max_sessions: usize, max_sessions_per_ip: usize) -> Config {
+        let mut config = Config::default();
+        config.limits.max_sessions = max_sessions;
+        config.limits.max_sessions_per_ip = max_sessions_per_ip;
+        config
+    }
 
     fn ip(text: &str) -> IpAddr {
         text.parse().expect("an address")
@@ -98,7 +110,7 @@ mod tests {
 
     #[test]
     fn a_place_comes_back_with_the_permit() {
-        let places = Places::new(2, 0);
+        let (places, _) = places(2, 0);
         let first = places.take(ip("10.0.0.1")).expect("room");
         let _second = places.take(ip("10.0.0.1")).expect("room");
         assert_eq!(places.take(ip("10.0.0.2")).err(), Some(Refusal::Sessions));
@@ -109,7 +121,7 @@ mod tests {
 
     #[test]
     fn an_address_has_its_own_limit_and_leaves_nothing_behind() {
-        let places = Places::new(100, 1);
+        let (places, _) = places(100, 1);
         let held = places.take(ip("10.0.0.1")).expect("room");
         for same in ["10.0.0.1", "::ffff:10.0.0.1"] {
             assert_eq!(places.take(ip(same)).err(), Some(Refusal::Address), "{same}");
@@ -120,5 +132,18 @@ mod tests {
         assert!(places.take(ip("2001:db8:0:1::1")).is_ok());
         drop((held, v6));
         assert!(places.by_address.lock().expect("not poisoned").is_empty());
+    }
+
+    #[test]
+    fn a_changed_limit_holds_for_who_comes_and_counts_who_is_there() {
+        let (places, limits) = places(2, 0);
+        let held: Vec<_> = (0..2).map(|_| places.take(ip("10.0.0.1")).expect("room")).collect();
+        limits.set(&config(3, 2));
+        assert_eq!(places.take(ip("10.0.0.1")).err(), Some(Refusal::Address));
+        let third = places.take(ip("10.0.0.2")).expect("room");
+        limits.set(&config(1, 0));
+        assert_eq!(places.take(ip("10.0.0.2")).err(), Some(Refusal::Sessions));
+        drop((held, third));
+        assert!(places.take(ip("10.0.0.1")).is_ok());
     }
 }

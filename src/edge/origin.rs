@@ -4,10 +4,32 @@
 //! another site's page, and passes.
 
 use std::fmt;
+use std::sync::{PoisonError, RwLock};
 
 /// The allowed origins.
 #[derive(Clone, Debug, Default)]
 pub struct Origins(Vec<Rule>);
+
+/// The origins that are allowed at the moment.
+#[derive(Debug)]
+pub struct LiveOrigins(RwLock<Origins>);
+
+impl LiveOrigins {
+    /// Allows `origins`.
+    pub fn new(origins: Origins) -> Self {
+        Self(RwLock::new(origins))
+    }
+
+    /// Allows others from now on.
+    pub fn replace(&self, origins: Origins) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = origins;
+    }
+
+    /// As [`Origins::judge`].
+    pub fn judge(&self, origin: &[u8]) -> Option<Allowed> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).judge(origin)
+    }
+}
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Rule {

@@ -24,7 +24,7 @@ pub async fn read(State(entrance): State<Arc<Entrance>>, request: Request) -> Re
     let (parts, _) = request.into_parts();
     let query = Query::parse(parts.uri.query());
     let principal = entrance.identify(&parts.headers, &query).await?;
-    let mut ids = instruments(&query.list("ids"), entrance.max_topics)?;
+    let mut ids = instruments(&query.list("ids"), entrance.limits.max_topics())?;
     if let Some(principal) = principal {
         ids.retain(|&id| principal.permissions.allow(Topic::of(id)));
     }

@@ -38,7 +38,7 @@ pub async fn open(State(entrance): State<Arc<Entrance>>, request: Request) -> Re
         Some(Ok(hz)) if hz.is_finite() && hz > 0.0 => Some(hz),
         Some(_) => return Err(Refusal::Rate),
     };
-    let permit = Box::new(entrance.place(&parts)?);
+    let permit = entrance.place(&parts, principal.as_ref()).await?;
 
     let chunked = parts.version == Version::HTTP_11;
     let last_event_id = last_event_id(&parts.headers, &query);

@@ -29,7 +29,7 @@ pub async fn open(State(entrance): State<Arc<Entrance>>, request: Request) -> Re
     let accept = accept_key(parts.version, &parts.headers)?;
     without_body(&parts.headers)?;
     let principal = entrance.redeem(&Query::parse(parts.uri.query())).await?;
-    let permit = Box::new(entrance.place(&parts)?);
+    let permit = entrance.place(&parts, principal.as_ref()).await?;
 
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;

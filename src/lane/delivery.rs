@@ -20,10 +20,12 @@ use super::pace::{Pace, Turns};
 use super::session::{Encoder, Pipe, Session, SseEncoder};
 use crate::catch_up::CatchUp;
 use crate::clock::Now;
+use crate::config::live::LiveLimits;
 use crate::fanout::{Fanout, LaneId};
 use crate::protocol::close::CloseReason;
 use crate::protocol::cursor;
 use crate::session::standing::{Standing, Timers};
+use crate::session::user_places::UserPlaces;
 use crate::session::{Authenticator, Principal, Transport, WatchRegistry};
 use slab::Slab;
 use std::any::Any;
@@ -49,7 +51,9 @@ pub struct Shared {
     /// Whether sessions without a token may subscribe.
     pub anonymous: bool,
     /// Subscriptions per session.
-    pub max_topics: usize,
+    pub limits: Arc<LiveLimits>,
+    /// Sessions per user, if anybody counts them.
+    pub user_places: Option<Arc<dyn UserPlaces>>,
     /// Size of a client's message in bytes.
     pub max_message_bytes: usize,
     /// How long a woken lane gathers before it writes.
@@ -162,7 +166,7 @@ impl<P: Pipe> Delivery<P> {
                 request.topics.sort();
                 let granted = request.topics.iter().filter(|topic| standing.may_see(**topic));
                 let topics: Vec<_> =
-                    granted.take(self.shared.max_topics).map(|topic| topic.instrument()).collect();
+                    granted.take(self.shared.limits.max_topics()).map(|topic| topic.instrument()).collect();
                 let seen = last_event_id.and_then(|id| cursor::decode(&id, &topics));
                 let fresh =
                     if topics.len() <= cursor::EXACT_TOPICS { vec![None; topics.len()] } else { Vec::new() };
@@ -187,6 +191,7 @@ impl<P: Pipe> Delivery<P> {
             scheduled: false,
             waker: None,
             permit,
+            pending: None,
         };
         let transport = session.transport();
         self.books.opened[transport] += 1;

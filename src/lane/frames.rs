@@ -88,7 +88,8 @@ impl Frames {
             if let Some(reason) = over {
                 return Turn::Over(reason);
             }
-            if lane.session_mut(key).is_some_and(|session| session.outbox.is_full()) {
+            // What comes next is judged by what is decided first.
+            if lane.session_mut(key).is_some_and(|s| s.outbox.is_full() || s.pending.is_some()) {
                 break;
             }
         }

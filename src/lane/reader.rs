@@ -14,7 +14,7 @@ use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io::{self, Read};
 use std::rc::Rc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -97,12 +97,13 @@ impl Drop for EndsSession<'_> {
     }
 }
 
-/// Waits until there is something to read and room for an answer, and meanwhile flushes the session whenever
-/// its full socket takes more. `has_ahead` says that something was read that isn't handled yet. `None` once
-/// the session has ended.
+/// Waits until there is something to read, room for an answer and nothing pending that comes first; meanwhile
+/// flushes the session whenever its full socket takes more. `has_ahead` says that something was read that isn't
+/// handled yet. `None` once the session has ended.
 async fn ready(lane: &Lane, key: Key, stream: &TcpStream, has_ahead: bool) -> Option<()> {
     poll_fn(|cx| {
         let mut lane = lane.borrow_mut();
+        settle(&mut lane, key, cx);
         let Some(session) = lane.session_mut(key) else { return Poll::Ready(None) };
         session.waker = Some(cx.waker().clone());
         if session.blocked && stream.poll_write_ready(cx).is_ready() {
@@ -117,11 +118,20 @@ async fn ready(lane: &Lane, key: Key, stream: &TcpStream, has_ahead: bool) -> Op
                 cx.waker().wake_by_ref();
             }
         }
-        let full = lane.session_mut(key).is_none_or(|session| session.outbox.is_full());
-        let due = !full && (has_ahead || stream.poll_read_ready(cx).is_ready());
+        let busy = lane.session_mut(key).is_none_or(|s| s.outbox.is_full() || s.pending.is_some());
+        let due = !busy && (has_ahead || stream.poll_read_ready(cx).is_ready());
         if due { Poll::Ready(Some(())) } else { Poll::Pending }
     })
     .await
+}
+
+/// Answers the session's `auth` if the verdict on it has come.
+fn settle(lane: &mut Delivery<Rc<TcpStream>>, key: Key, cx: &mut Context<'_>) {
+    let Poll::Ready(over) = lane.poll_pending(key, cx, Now::read()) else { return };
+    let over = over.or_else(|| lane.flush(key, Now::read()).is_err().then_some(CloseReason::Gone));
+    if let Some(reason) = over {
+        lane.close(key, reason, Now::read());
+    }
 }
 
 async fn linger(stream: &TcpStream) {

@@ -9,7 +9,9 @@ use crate::protocol::event::EncodedQuote;
 use crate::protocol::frame;
 use crate::protocol::server;
 use crate::quote::{Age, Version};
+use crate::session::Principal;
 use crate::session::standing::Standing;
+use crate::session::user_places::Verdict;
 use crate::topic::Topic;
 use socket2::SockRef;
 use std::any::Any;
@@ -19,6 +21,7 @@ use std::rc::Rc;
 use std::task::Waker;
 use std::time::Duration;
 use tokio::net::TcpStream;
+use tokio::sync::oneshot;
 
 /// The writing end of a connection. The second implementation is the simulation's.
 pub trait Pipe {
@@ -197,6 +200,17 @@ pub struct Session<P> {
     pub waker: Option<Waker>,
     /// Counts the session against the limits as long as it is held.
     pub permit: Box<dyn Any + Send>,
+    /// A good token whose user's other sessions are being counted; nothing is read meanwhile.
+    pub pending: Option<Box<Pending>>,
+}
+
+/// See [`Session::pending`].
+#[derive(Debug)]
+pub struct Pending {
+    /// Whom the token proves.
+    pub principal: Principal,
+    /// Whether it may have one session more.
+    pub verdict: oneshot::Receiver<Verdict>,
 }
 
 impl<P> Session<P> {

@@ -55,6 +55,8 @@ labels! {
         Sessions => "sessions",
         /// `limits.max_sessions_per_ip` are open from the client's address.
         Address => "address",
+        /// `limits.max_sessions_per_user` are open, over all replicas.
+        User => "user",
         /// No lane takes the session.
         Lanes => "lanes",
         /// The process drains.

@@ -13,12 +13,16 @@ use crate::clock::Now;
 /// The kernel's unit of processor time towards programs, on every architecture.
 const TICKS_PER_SECOND: u64 = 100;
 
-/// Read by nobody but [`ProcessMetrics::collect`].
+/// All but the reloads is read by nobody but [`ProcessMetrics::collect`].
 pub struct ProcessMetrics {
     memory: Gauge,
     descriptors: Gauge,
     max_descriptors: Gauge,
     processor: Counter,
+    /// Configurations that were taken over while running.
+    pub reloads: Counter,
+    /// Configurations that had problems and changed nothing.
+    pub refused_reloads: Counter,
 }
 
 impl ProcessMetrics {
@@ -28,6 +32,10 @@ impl ProcessMetrics {
         started.set(Now::read().unix_ms() as f64 / 1e3);
         let version = [("version", env!("CARGO_PKG_VERSION"))];
         registry.gauge("build_info", "Always 1; the label tells what runs.", &version).set(1.0);
+        let reloads = |outcome| {
+            let help = "Configurations read again while running, by outcome.";
+            registry.counter("config_reloads_total", help, &[("outcome", outcome)])
+        };
         let process = Self {
             memory: gauge("process_resident_memory_bytes", "Memory that the process occupies."),
             descriptors: gauge("process_open_fds", "Open descriptors."),
@@ -37,6 +45,8 @@ impl ProcessMetrics {
                 "Processor time used, user and system together.",
                 &[],
             ),
+            reloads: reloads("applied"),
+            refused_reloads: reloads("refused"),
         };
         process.collect();
         process

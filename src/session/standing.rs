@@ -6,8 +6,10 @@
 
 use super::Principal;
 use crate::config;
+use crate::config::live::LiveLimits;
 use crate::protocol::close::CloseReason;
 use crate::topic::Topic;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What the sweep has to do for a session.
@@ -32,20 +34,20 @@ pub struct Timers {
     pub silence: Duration,
     /// See [`config::Session::slow_consumer_grace`].
     pub slow_consumer_grace: Duration,
-    /// See [`config::Session::max_inbound_per_second`].
-    pub max_inbound_per_second: f64,
+    /// With the rate of a client's messages; see [`config::Session::max_inbound_per_second`].
+    pub limits: Arc<LiveLimits>,
 }
 
 impl Timers {
     /// The timers as configured.
-    pub fn new(config: &config::Config) -> Self {
+    pub fn new(config: &config::Config, limits: Arc<LiveLimits>) -> Self {
         let session = &config.session;
         Self {
             auth_timeout: (!config.auth.anonymous).then_some(config.auth.timeout),
             heartbeat_interval: session.heartbeat_interval,
             silence: session.pong_timeout * session.max_missed_pongs,
             slow_consumer_grace: session.slow_consumer_grace,
-            max_inbound_per_second: f64::from(session.max_inbound_per_second),
+            limits,
         }
     }
 }
@@ -84,7 +86,7 @@ impl Standing {
             next_heartbeat: now + timers.heartbeat_interval.mul_f64(0.5 + spread / 2.0),
             unanswered_since: None,
             answers,
-            allowance: timers.max_inbound_per_second * BURST_SECONDS,
+            allowance: timers.limits.max_inbound_per_second() * BURST_SECONDS,
             allowance_at: now,
         }
     }
@@ -118,8 +120,9 @@ impl Standing {
 
     /// Whether the client may send one more message at `now`.
     pub fn may_send(&mut self, timers: &Timers, now: Duration) -> bool {
-        let earned = now.saturating_sub(self.allowance_at).as_secs_f64() * timers.max_inbound_per_second;
-        self.allowance = (self.allowance + earned).min(timers.max_inbound_per_second * BURST_SECONDS);
+        let rate = timers.limits.max_inbound_per_second();
+        let earned = now.saturating_sub(self.allowance_at).as_secs_f64() * rate;
+        self.allowance = (self.allowance + earned).min(rate * BURST_SECONDS);
         self.allowance_at = now;
         let may = self.allowance >= 1.0;
         if may {
@@ -167,7 +170,7 @@ mod tests {
             heartbeat_interval: 2 * SECOND,
             silence: 6 * SECOND,
             slow_consumer_grace: 3 * SECOND,
-            max_inbound_per_second: 20.0,
+            limits: LiveLimits::new(&config::Config::default()),
         }
     }
 

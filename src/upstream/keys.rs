@@ -22,3 +22,8 @@ pub fn watchers(id: InstrumentId) -> String {
 pub fn ticket(ticket: &str) -> String {
     format!("tickbridge:ticket:{ticket}")
 }
+
+/// Holds how many sessions the user has on which replica.
+pub fn user_sessions(user: &str) -> String {
+    format!("tickbridge:sessions:{user}")
+}

@@ -109,9 +109,9 @@ async fn a_reload_applies_the_log_filter_and_names_what_waits_for_a_restart() {
     gateway.signal(Signal::HUP);
     wait_until("the bad file is refused", SOON, || logged("log.filter = \"loud=loud\"")).await;
 
-    write("[session]\nmax_topics = 3\n[log]\nfilter = 'warn'");
+    write("[session]\nheartbeat_interval = '3s'\n[log]\nfilter = 'warn'");
     gateway.signal(Signal::HUP);
-    wait_until("what has to wait is named", SOON, || logged("session.max_topics\"]")).await;
+    wait_until("what has to wait is named", SOON, || logged("session.heartbeat_interval\"]")).await;
     // Only warnings from here on, so that the end is not announced.
     gateway.stop();
     assert_eq!(gateway.ended(SOON).await.code(), Some(0));

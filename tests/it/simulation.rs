@@ -21,6 +21,7 @@ use std::time::Duration;
 use tickbridge::catch_up::{CatchUp, Read, SnapshotSource, Stored, StoredQuotes};
 use tickbridge::clock::Now;
 use tickbridge::config::Config;
+use tickbridge::config::live::LiveLimits;
 use tickbridge::fanout::inbox::{Batch, Inbox};
 use tickbridge::fanout::{Fanout, QuoteFeed};
 use tickbridge::instrument::InstrumentId;
@@ -143,15 +144,19 @@ impl World {
         let asked: Arc<dyn QuoteFeed> = Arc::clone(&feed) as _;
         let fanout = Arc::new(Fanout::new(vec![Arc::clone(&inbox)], asked, 1_000));
         let catch_up = Arc::new(CatchUp::new(Arc::clone(&fanout), Arc::new(ByHand), Duration::ZERO));
-        let config = Config::default();
+        let mut config = Config::default();
+        config.session.max_topics = 4;
+        config.session.max_inbound_per_second = 1_000_000_000;
+        let limits = LiveLimits::new(&config);
         let shared = Shared {
             fanout: Arc::clone(&fanout),
             catch_up: Arc::clone(&catch_up),
             authenticator: Arc::new(NoTokens),
             watchers: None,
-            timers: Timers { auth_timeout: None, max_inbound_per_second: 1e9, ..Timers::new(&config) },
+            timers: Timers { auth_timeout: None, ..Timers::new(&config, Arc::clone(&limits)) },
             anonymous: true,
-            max_topics: 4,
+            limits,
+            user_places: None,
             max_message_bytes: 10_000,
             flush_interval: Duration::ZERO,
         };

@@ -2,6 +2,7 @@
 
 use crate::catch_up::{CatchUp, SnapshotSource, Stored, StoredQuotes};
 use crate::clock::Now;
+use crate::config::live::LiveLimits;
 use crate::config::{Config, Secret};
 use crate::edge::auth::Verifier;
 use crate::edge::ops::Health;
@@ -13,6 +14,7 @@ use crate::publish::{Published, QuotePublisher};
 use crate::quote::{Field, Origin, Quote, Version};
 use crate::session::Admission;
 use crate::session::tickets::{MemoryTickets, Tickets};
+use crate::session::user_places::MemoryPlaces;
 use jsonwebtoken::{EncodingKey, Header};
 use serde_json::json;
 use std::future::Future;
@@ -110,6 +112,7 @@ impl Stand {
         let verifier = Verifier::new(&config.auth.jwt, Arc::clone(&metrics)).expect("usable keys");
         let fanout = Arc::new(Fanout::new(Vec::new(), Arc::new(Feed), 1_000));
         let (mailbox, admissions) = mpsc::channel(mailbox);
+        let limits = LiveLimits::new(config);
         let unready = Arc::new(Mutex::new(Vec::new()));
         let reasons = Arc::clone(&unready);
         let services = Services {
@@ -118,6 +121,8 @@ impl Stand {
             }),
             authenticator: Arc::new(verifier),
             tickets,
+            user_places: Arc::new(MemoryPlaces::new(Arc::clone(&limits))),
+            limits,
             catch_up: Arc::new(CatchUp::new(fanout, Arc::new(Keys), Duration::ZERO)),
             metrics: Arc::clone(&metrics),
             health: Health {

@@ -10,12 +10,16 @@ use crate::lane::books::DropReason;
 use crate::lane::index::{Member, TopicState};
 use crate::lane::outbox::CONTROL_BOUND;
 use crate::lane::pace::Pace;
-use crate::lane::session::{Pipe, Session, Sub, VACANT};
+use crate::lane::session::{Pending, Pipe, Session, Sub, VACANT};
 use crate::protocol::client::{ClientMessage, TopicRequest};
 use crate::protocol::close::CloseReason;
 use crate::protocol::server::{self, ErrorCode, Rejection, Subscribed};
+use crate::session::Principal;
+use crate::session::user_places::{Asked, Verdict, spoken};
 use crate::topic::Topic;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 impl<P: Pipe> Delivery<P> {
@@ -64,25 +68,63 @@ impl<P: Pipe> Delivery<P> {
 
     pub(super) fn authenticate(&mut self, key: Key, token: &str, now: Now) -> Option<CloseReason> {
         let verified = self.shared.authenticator.verify(token, now);
-        let before = self.session_mut(key)?.standing.principal().map(|p| Arc::clone(&p.user_id));
-        let refused = match verified {
-            Ok(principal) => self.session_mut(key)?.standing.authenticated(principal).err(),
-            Err(_) => Some(CloseReason::AuthError),
+        let session = self.session_mut(key)?;
+        let Ok(principal) = verified else { return Some(self.refuse_token(key)) };
+        if session.standing.principal().is_some() {
+            return self.enter(key, principal, now);
+        }
+        let asked = self.shared.user_places.as_ref().map(|places| places.take(&principal.user_id));
+        match asked.unwrap_or_else(Asked::uncounted) {
+            Asked::Now(verdict) => self.judged(key, principal, verdict, now),
+            Asked::Later(verdict) => {
+                self.session_mut(key)?.pending = Some(Box::new(Pending { principal, verdict }));
+                None
+            }
+        }
+    }
+
+    /// Looks whether a verdict has come that the session waits for; `cx` is woken by it. Gives the reason to close
+    /// the session, if there is one.
+    pub fn poll_pending(&mut self, key: Key, cx: &mut Context<'_>, now: Now) -> Poll<Option<CloseReason>> {
+        let Some(session) = self.session_mut(key) else { return Poll::Pending };
+        let Some(pending) = &mut session.pending else { return Poll::Pending };
+        let Poll::Ready(verdict) = Pin::new(&mut pending.verdict).poll(cx) else { return Poll::Pending };
+        let principal = pending.principal.clone();
+        session.pending = None;
+        Poll::Ready(self.judged(key, principal, spoken(verdict.ok()), now))
+    }
+
+    fn judged(&mut self, key: Key, principal: Principal, verdict: Verdict, now: Now) -> Option<CloseReason> {
+        let Ok(place) = verdict else {
+            let why = "the user has too many sessions";
+            self.say(key, "error", &server::error("\"\"", ErrorCode::LimitExceeded, why));
+            return Some(CloseReason::TryAgainLater);
         };
-        if let Some(reason) = refused {
-            self.say(
-                key,
-                "error",
-                &server::error("\"\"", ErrorCode::Unauthorized, "the token is not accepted"),
-            );
-            return Some(reason);
+        let session = self.session_mut(key)?;
+        let others = std::mem::replace(&mut session.permit, Box::new(()));
+        session.permit = Box::new((others, place));
+        self.enter(key, principal, now)
+    }
+
+    /// The session acts for `principal` from now on.
+    fn enter(&mut self, key: Key, principal: Principal, now: Now) -> Option<CloseReason> {
+        let standing = &mut self.session_mut(key)?.standing;
+        let is_new = standing.principal().is_none();
+        if standing.authenticated(principal).is_err() {
+            return Some(self.refuse_token(key));
         }
         self.say(key, "auth", &server::auth_ok(now.unix_ms()));
-        if before.is_none() {
+        if is_new {
             self.move_watches(key);
         }
         self.revoke(key);
         None
+    }
+
+    fn refuse_token(&mut self, key: Key) -> CloseReason {
+        let why = "the token is not accepted";
+        self.say(key, "error", &server::error("\"\"", ErrorCode::Unauthorized, why));
+        CloseReason::AuthError
     }
 
     /// Ends the subscriptions that the session's present token doesn't allow, and says so.
@@ -126,7 +168,7 @@ impl<P: Pipe> Delivery<P> {
                 self.set_pace(key, sub, pace, now);
                 outcome.active.push(topic);
                 outcome.already.push(topic);
-            } else if n_live >= self.shared.max_topics {
+            } else if n_live >= self.shared.limits.max_topics() {
                 outcome.refused.push((topic, Rejection::Limit));
             } else {
                 n_live += 1;

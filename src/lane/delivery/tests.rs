@@ -76,16 +76,19 @@ impl Bench {
     fn new() -> Self {
         let inbox = Arc::new(Inbox::default());
         let fanout = Arc::new(Fanout::new(vec![Arc::clone(&inbox)], Arc::new(LiveFeed), 1_000));
-        let config = crate::config::Config::default();
+        let mut config = crate::config::Config::default();
+        config.session.max_topics = 3;
+        let limits = LiveLimits::new(&config);
         let catch_up = CatchUp::new(Arc::clone(&fanout), Arc::new(NoSource), Duration::ZERO);
         let shared = Shared {
             fanout: Arc::clone(&fanout),
             catch_up: Arc::new(catch_up),
             authenticator: Arc::new(NoTokens),
             watchers: None,
-            timers: Timers::new(&config),
+            timers: Timers::new(&config, Arc::clone(&limits)),
             anonymous: true,
-            max_topics: 3,
+            limits,
+            user_places: None,
             max_message_bytes: 1_000,
             flush_interval: Duration::ZERO,
         };

@@ -8,6 +8,7 @@ use super::process::Process;
 use super::redis::RedisServer;
 use super::token::SECRET;
 use super::wait::wait_for;
+use rustix::process::Signal;
 use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Command, ExitStatus, Stdio};
@@ -48,6 +49,12 @@ impl GatewayBuilder {
     pub fn set(mut self, key: &str, toml: &str) -> Self {
         self.settings.retain(|(known, _)| known != key);
         self.settings.push((key.to_owned(), toml.to_owned()));
+        self
+    }
+
+    /// Leaves a key to its default.
+    pub fn unset(mut self, key: &str) -> Self {
+        self.settings.retain(|(known, _)| known != key);
         self
     }
 
@@ -95,12 +102,8 @@ impl GatewayBuilder {
         let folder = tempfile::tempdir().unwrap();
         let local = |port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let (public, admin) = (local(ports::free()), local(ports::free()));
-        let mut toml = format!("listen.public = '{public}'\nlisten.admin = '{admin}'\n");
-        for (key, value) in &self.settings {
-            toml += &format!("{key} = {value}\n");
-        }
-        std::fs::write(folder.path().join("gateway.toml"), toml).unwrap();
         let mut gateway = Gateway { process: None, public, admin, builder: self, folder };
+        gateway.write_configuration();
         gateway.spawn();
         gateway
     }
@@ -128,6 +131,27 @@ impl Gateway {
     /// The usual one: test timers, one Redis, one channel.
     pub async fn start(server: &RedisServer) -> Self {
         Self::builder().redis(server).start().await
+    }
+
+    fn write_configuration(&self) {
+        let mut toml = format!("listen.public = '{}'\nlisten.admin = '{}'\n", self.public, self.admin);
+        for (key, value) in &self.builder.settings {
+            toml += &format!("{key} = {value}\n");
+        }
+        std::fs::write(self.folder.path().join("gateway.toml"), toml).unwrap();
+    }
+
+    /// Changes settings in its file and asks it to read them; waits until it has taken them over or refused them.
+    pub async fn reload(&mut self, settings: &[(&str, &str)]) {
+        for (key, value) in settings {
+            self.builder.settings.retain(|(known, _)| known != key);
+            self.builder.settings.push(((*key).to_owned(), (*value).to_owned()));
+        }
+        self.write_configuration();
+        let before = self.metrics().await.sum("config_reloads_total", &[]);
+        self.process().signal(Signal::HUP);
+        let within = Duration::from_secs(10);
+        self.metric_is("config_reloads_total", &[], within, before + 1.0).await;
     }
 
     fn spawn(&mut self) {
