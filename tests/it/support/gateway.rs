@@ -187,6 +187,14 @@ impl Gateway {
         self.process.as_mut().expect("spawned by launch")
     }
 
+    /// Connections to its public listener for which it has a descriptor, also ended ones.
+    pub fn n_connections(&mut self) -> usize {
+        let public = Some(self.public);
+        let is_ours = |socket: &socket2::Socket| socket.local_addr().is_ok_and(|at| at.as_socket() == public);
+        // The listener is one of them.
+        self.process().sockets().iter().filter(|socket| is_ours(socket)).count() - 1
+    }
+
     /// Waits until `/readyz` says 200.
     pub async fn ready(&mut self) {
         let admin = self.admin;
