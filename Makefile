@@ -14,6 +14,8 @@ demo:
 test: setup lint
 	RUST_TEST_THREADS=$(TEST_THREADS) cargo test --locked -- --skip alone:: --skip live_page::
 	RUST_TEST_THREADS=1 cargo test --locked --test it -- alone:: live_page::
+	@echo "NOT TESTED by this: the images and the composed stack, which take longer than all of the above."
+	@echo "Where a Docker Engine answers, run them with: make test-compose"
 
 lint:
 	tests/lint.sh

@@ -7,13 +7,13 @@ mod crowd;
 mod library;
 mod measure;
 mod stack;
+mod watch;
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use crowd::Crowd;
 use library::Library;
-use serde_json::Value;
 use stack::Stack;
 
 use super::proxies::tls::Tunnel;
@@ -23,7 +23,8 @@ use super::support::token::token;
 use super::support::wait::{in_time, let_pass, wait_for, wait_until};
 use super::support::ws::Ws;
 
-const SOON: Duration = Duration::from_secs(10);
+/// What takes a second; a busy machine needs many to ask three containers something.
+const SOON: Duration = Duration::from_secs(60);
 
 /// Restarts of containers, with a drain each.
 const SLOW: Duration = Duration::from_secs(180);
@@ -60,8 +61,8 @@ async fn the_stack_holds_through_scaling_restarts_and_faults() {
     reloads(&stack).await;
     say("ports run out at the balancer");
     runs_out_of_ports(&stack, &tunnel).await;
-    say("Prometheus sees every replica");
-    is_watched(&stack).await;
+    say("Prometheus sees every replica, and every panel has a query that it answers");
+    watch::is_watched(&stack).await;
     say("measured");
     measure::report(&stack, &tunnel).await;
 }
@@ -93,7 +94,7 @@ async fn migrates(stack: &Stack) {
         .await;
     }
     wait_for("each replica sees the functions on every primary", SLOW, || async {
-        let current = stack.each("schema_primaries", &[("standing", "current")]).await;
+        let current = stack.each("schema_primaries", &[("standing", "current")]).await?;
         (!current.is_empty() && current.iter().all(|n| *n > 2.5)).then_some(())
     })
     .await;
@@ -140,7 +141,7 @@ async fn scales(stack: &Stack, tunnel: &Tunnel) {
     let_pass(Duration::from_secs(5)).await;
     let sessions = handshakes(tunnel, 300).await;
     wait_for("each of three replicas has a fifth of 300 sessions", SOON, || async {
-        let spread = stack.each("sessions", &[]).await;
+        let spread = stack.each("sessions", &[]).await?;
         eprintln!("  sessions by replica: {spread:?}");
         (spread.len() == 3 && spread.iter().all(|n| *n >= 60.0)).then_some(())
     })
@@ -343,7 +344,7 @@ async fn reloads(stack: &Stack) {
     })
     .await;
     wait_for("one session per client", SOON, || async {
-        let n: f64 = stack.each("sessions", &[]).await.iter().sum();
+        let n: f64 = stack.each("sessions", &[]).await?.iter().sum();
         ((n - N as f64).abs() < 0.5).then_some(())
     })
     .await;
@@ -385,31 +386,4 @@ async fn runs_out_of_ports(stack: &Stack, tunnel: &Tunnel) {
     let_pass(Duration::from_secs(6)).await;
     let _sessions = handshakes(tunnel, 150).await;
     ports("1024 65535");
-}
-
-async fn is_watched(stack: &Stack) {
-    stack.scale(3).await;
-    stack.compose(&["--profile", "monitoring", "up", "-d", "--no-build", "--no-deps", "prometheus"]).await;
-    let query = |path: &'static str| async move {
-        let answer = http::try_request(stack.prometheus(), "GET", path, &[], "").await.ok()?;
-        serde_json::from_str::<Value>(&answer.body).ok()
-    };
-    wait_for("three targets are up, each by itself", SLOW, || async {
-        let answer = query("/api/v1/query?query=up%7Bjob%3D%22tickbridge%22%7D").await?;
-        let targets = answer["data"]["result"].as_array()?.clone();
-        let up = targets.iter().filter(|target| target["value"][1] == "1").count();
-        let mut instances: Vec<_> =
-            targets.iter().map(|target| target["metric"]["instance"].to_string()).collect();
-        instances.sort();
-        instances.dedup();
-        (up == 3 && instances.len() == 3).then_some(())
-    })
-    .await;
-    let rules = query("/api/v1/rules").await.unwrap();
-    let rules = rules["data"]["groups"][0]["rules"].as_array().unwrap().clone();
-    assert!(rules.len() > 10 && rules.iter().all(|rule| rule["health"] != "err"), "{rules:?}");
-    let paging =
-        rules.iter().filter(|rule| rule["state"] == "firing" && rule["labels"]["severity"] == "page");
-    let paging: Vec<_> = paging.map(|rule| rule["name"].to_string()).collect();
-    assert!(paging.is_empty(), "{paging:?} are firing on a healthy stack");
 }

@@ -21,6 +21,9 @@ const SLOW: Duration = Duration::from_secs(180);
 /// As in docker-compose.yml.
 const PARTITIONS: u32 = 64;
 
+/// In what a replica says that doesn't answer.
+const UNREADY: &str = "\"unready\"";
+
 /// A listener's container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replica {
@@ -121,7 +124,7 @@ impl Stack {
         wait_for(&format!("{n} listeners are ready"), SLOW, || async {
             let replicas = self.replicas().await;
             for replica in &replicas {
-                if self.ask(replica, "readyz").await.contains("\"unready\"") || replica.address.is_empty() {
+                if self.ask(replica, "readyz").await.contains(UNREADY) || replica.address.is_empty() {
                     return None;
                 }
             }
@@ -146,17 +149,18 @@ impl Stack {
     /// What a replica's admin page says; an unready mark where it says nothing.
     pub async fn ask(&self, replica: &Replica, page: &str) -> String {
         let url = format!("http://{}:8081/{page}", replica.address);
-        let script = format!("curl -s -m 2 {url} || echo '\"unready\"'");
+        let script = format!("curl -s -m 2 {url} || echo '{UNREADY}'");
         self.compose(&["exec", "-T", "nginx", "sh", "-c", &script]).await
     }
 
-    /// A metric of each replica.
-    pub async fn each(&self, name: &str, labels: &[(&str, &str)]) -> Vec<f64> {
+    /// A metric of each replica; `None` if one of them doesn't answer.
+    pub async fn each(&self, name: &str, labels: &[(&str, &str)]) -> Option<Vec<f64>> {
         let mut values = Vec::new();
         for replica in self.replicas().await {
-            values.push(Metrics::parse(&self.ask(&replica, "metrics").await).sum(name, labels));
+            let text = self.ask(&replica, "metrics").await;
+            values.push((!text.contains(UNREADY)).then(|| Metrics::parse(&text).sum(name, labels))?);
         }
-        values
+        Some(values)
     }
 
     /// When a service's first container was started, and its process id on this machine.
