@@ -33,6 +33,7 @@ alone:
 setup:
 	tests/setup.sh
 	tests/deploy/setup.sh
+	tests/js/setup.sh
 
 # Every scenario five times, and the page made from them; hours on two cores.
 bench: bench-build

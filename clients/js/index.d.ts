@@ -20,7 +20,10 @@ export interface ClientOptions {
   shared?: boolean | string;
   /** The gateway's `session.heartbeat_interval`, in milliseconds. Default 20,000. */
   heartbeatMs?: number;
-  /** Upper bound of the first pause after a failure; it doubles with each further one. Default 1,000. */
+  /**
+   * Upper bound of the first pause after a failure; it doubles with each further one. Default 3,000: a crowd that
+   * a proxy cuts at once comes back spread over that time, and half of it is what one user waits on average.
+   */
   minBackoffMs?: number;
   /** Upper bound of any such pause. Default 30,000. */
   maxBackoffMs?: number;

@@ -24,10 +24,11 @@ macro_rules! client {
 }
 
 /// Path, media type and content of each file. The page loads nothing from elsewhere.
-const FILES: [(&str, &str, &[u8]); 17] = [
+const FILES: [(&str, &str, &[u8]); 19] = [
     ("/", HTML, include_bytes!("page/index.html")),
     own!("page.css", CSS),
     own!("page.js", JS),
+    own!("answers.js", JS),
     own!("board.js", JS),
     own!("canvas.js", JS),
     own!("figures.js", JS),
@@ -41,6 +42,7 @@ const FILES: [(&str, &str, &[u8]); 17] = [
     client!("clock.js"),
     client!("wire.js"),
     client!("shared.js"),
+    client!("streams.js"),
     client!("worker.js"),
 ];
 

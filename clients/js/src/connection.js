@@ -93,7 +93,7 @@ export function createConnection(
     const now = Date.now();
     transport = to || (mode !== "auto" ? mode : now < blockedUntil ? "sse" : "ws");
     startedAt = now;
-    dialledAt = heardAt = liveAt = pingedAt = answerBy = refreshAt = 0;
+    dialledAt = heardAt = liveAt = pingedAt = answerBy = refreshAt = retryMs = 0;
     if (!quiet) tell("connecting");
     // Also stands for the link while there is none yet: whoever drops it has ended this attempt.
     const mine = (link = { ...none });
@@ -122,20 +122,23 @@ export function createConnection(
     dialledAt = Date.now();
     sent = new Map(wanted);
     resumed = transport === "sse" && !!cursor;
-    const rates = [...sent.values()];
-    const request = {
-      topics: [...sent.keys()].map(topicOf),
-      rate: rates.includes(0) ? 0 : Math.max(...rates),
-      token,
-      cursor,
-      credentials,
-    };
     try {
-      Object.assign(mine, (transport === "ws" ? openWebSocket : openSse)(url, request, ears));
+      Object.assign(
+        mine,
+        transport === "ws" ? openWebSocket(`${url}/market/ws`, ears) : openSse(sseUrl(), { token, credentials }, ears),
+      );
     } catch {
       // The browser forbids it, such as ws: on an https: page.
       end({ reason: "blocked" });
     }
+  }
+
+  function sseUrl() {
+    const rates = [...sent.values()];
+    const query = [`topics=${[...sent.keys()].map(topicOf)}`];
+    if (!rates.includes(0)) query.push(`max_rate_hz=${Math.max(...rates)}`);
+    if (cursor) query.push(`last_event_id=${encodeURIComponent(cursor)}`);
+    return `${url}/market/sse?${query.join("&")}`;
   }
 
   function greet() {
@@ -253,8 +256,8 @@ export function createConnection(
       return refusals > 1 ? wait(refusalPause(refusals), reason) : attempt();
     }
     if (blocked) return attempt("sse");
-    if (reason === "rate_limited" || code === 1013) failures = Math.max(failures, 3);
-    const backoff = Math.random() * Math.min(maxBackoffMs, (retryMs || minBackoffMs) * 2 ** failures++);
+    if (reason === "rate_limited" || code === 1013) failures = Math.max(failures, 2);
+    const backoff = Math.random() * Math.min(maxBackoffMs, Math.max(retryMs, minBackoffMs) * 2 ** failures++);
     const pause = notBefore ? Math.max(0, notBefore - now) : afterMs + backoff;
     const told = !!(notBefore || afterMs > 0);
     notBefore = 0;

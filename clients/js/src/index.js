@@ -15,7 +15,7 @@ export function createClient({
   transport = "auto",
   shared = true,
   heartbeatMs = 20_000,
-  minBackoffMs = 1_000,
+  minBackoffMs = 3_000,
   maxBackoffMs = 30_000,
   credentials = "same-origin",
 } = {}) {

@@ -2,6 +2,8 @@
 
 /** A worker that hasn't answered by then is blocked or missing. */
 const ANSWER_MS = 5_000;
+/** Messages are acknowledged so many at a time. */
+const TAKEN = 64;
 
 /** Whether this browser can share a connection. Locks tell the worker that a tab is gone. */
 export const canShare = () => typeof SharedWorker === "function" && !!navigator.locks;
@@ -16,6 +18,7 @@ export function joinShared(options, key, post, failed) {
   const worker = new SharedWorker(new URL("./worker.js", import.meta.url), { type: "module", name });
   const { port } = worker;
   let release = () => {};
+  let n = 0;
   const leave = () => {
     clearTimeout(timer);
     port.onmessage = worker.onerror = null;
@@ -30,6 +33,8 @@ export function joinShared(options, key, post, failed) {
   port.onmessage = ({ data }) => {
     clearTimeout(timer);
     post(data);
+    // The worker sends no more than it knows to be taken.
+    if (++n % TAKEN === 0) port.postMessage({ took: TAKEN });
   };
   // The worker must find the lock taken, or it would think us gone at once.
   const joined = new Promise((resolve) => {

@@ -1,16 +1,17 @@
 /**
- * The two ways to the gateway, behind one shape: `open(url, request, on)` gives a link with
- * `close()` and, where the way is two-way, `send(text)`.
+ * The two ways to the gateway, behind one shape: each opens a URL and gives a link with `close()` and, where the
+ * way is two-way, `send(text)`.
  *
  * The link reports to `on`: `open()`, `text(json)`, `heard()` for signs of life without a message,
  * `end(why)`; SSE also `cursor(id)`, `retry(ms)` and
- * `comment(text)`. Late words of a closed link are possible.
+ * `comment(text)`. Late words of a closed link are possible. SSE isn't read on while the promise of `room()`, where
+ * there is one, is open.
  *
  * Not here: when to connect, what the messages mean, and deafness to late words (`connection`).
  */
 
-export function openWebSocket(url, _request, on) {
-  const socket = new WebSocket(`${url.replace(/^http/, "ws")}/market/ws`);
+export function openWebSocket(url, on) {
+  const socket = new WebSocket(url.replace(/^http/, "ws"));
   socket.onopen = on.open;
   socket.onmessage = (event) => on.text(event.data);
   socket.onclose = (event) => on.end(event);
@@ -27,24 +28,19 @@ export function openWebSocket(url, _request, on) {
 }
 
 /** `fetch` instead of `EventSource`, which hides the status and gives up after one error page. */
-export function openSse(url, { topics, rate, token, cursor, credentials }, on) {
+export function openSse(url, { token, credentials }, on) {
   const abort = new AbortController();
-  const query = [`topics=${topics}`];
-  if (rate) query.push(`max_rate_hz=${rate}`);
-  if (cursor) query.push(`last_event_id=${encodeURIComponent(cursor)}`);
   const run = async () => {
     let why = {};
     try {
-      const response = await fetch(`${url}/market/sse?${query.join("&")}`, {
+      const response = await fetch(url, {
         headers: { accept: "text/event-stream", ...(token && { authorization: `Bearer ${token}` }) },
         cache: "no-store",
         credentials,
         signal: abort.signal,
       });
-      const { status, headers } = response;
-      const after = headers.get("retry-after");
-      why = { status, afterMs: Number(after) * 1000 || Date.parse(after) - Date.now() || 0 };
-      if (status === 200 && /^text\/event-stream/.test(headers.get("content-type"))) {
+      why = refusalOf(response);
+      if (why.status === 200 && /^text\/event-stream/.test(response.headers.get("content-type"))) {
         why = {};
         on.open();
         await read(response.body.getReader(), on);
@@ -61,11 +57,18 @@ export function openSse(url, { topics, rate, token, cursor, credentials }, on) {
   return { close: () => abort.abort() };
 }
 
+/** What an answer that is no stream says: its status, and for how long not to come back. */
+export function refusalOf({ status, headers }) {
+  const after = headers.get("retry-after");
+  return { status, afterMs: Number(after) * 1000 || Date.parse(after) - Date.now() || 0 };
+}
+
 async function read(reader, on) {
   const decoder = new TextDecoder();
   let rest = "";
   let data = "";
   for (;;) {
+    await on.room?.();
     const { done, value } = await reader.read();
     if (done) return;
     on.heard();

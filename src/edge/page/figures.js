@@ -12,7 +12,8 @@ export function createFigures($) {
   const write = (id, number, unit = "") => {
     const small = document.createElement("small");
     small.textContent = unit;
-    $(id).replaceChildren(number, small);
+    // The space may break the line where the tile is narrow.
+    $(id).replaceChildren(number, " ", small);
   };
 
   return {
@@ -31,7 +32,7 @@ export function createFigures($) {
       write("reconnections", `${++reconnections}`);
     },
     clock({ offsetMs, errorMs }) {
-      write("clock", `${offsetMs >= 0 ? "+" : "−"}${Math.abs(offsetMs).toFixed(1)}`, ` ± ${errorMs.toFixed(1)} ms`);
+      write("clock", `${offsetMs >= 0 ? "+" : "−"}${Math.abs(offsetMs).toFixed(1)}`, `± ${errorMs.toFixed(1)} ms`);
     },
     /** Once a second. */
     tick(toPage) {
@@ -42,7 +43,7 @@ export function createFigures($) {
       write("total", total.toLocaleString("en"));
       write("conflated", sequences.size || !total ? conflated.toLocaleString("en") : "–");
       if (toPage === undefined) write("to-page", "–");
-      else write("to-page", toPage.toFixed(1), " ms");
+      else write("to-page", toPage.toFixed(1), "ms");
     },
   };
 }

@@ -2,7 +2,8 @@
 
 const MOST = 100;
 
-export function createLog(list) {
+export function createLog(pane) {
+  const list = pane.firstElementChild;
   return {
     /** `kind` is "good", "bad", "odd" or nothing. */
     add(text, kind = "") {
@@ -15,10 +16,10 @@ export function createLog(list) {
       words.className = kind;
       words.textContent = text;
       entry.append(time, words);
-      const following = list.scrollTop + list.clientHeight >= list.scrollHeight - 4;
+      const following = pane.scrollTop + pane.clientHeight >= pane.scrollHeight - 4;
       list.append(entry);
       while (list.children.length > MOST) list.firstChild.remove();
-      if (following) list.scrollTop = list.scrollHeight;
+      if (following) pane.scrollTop = pane.scrollHeight;
     },
   };
 }

@@ -6,6 +6,7 @@
  * the fragment (`#token=…`), which never leaves the browser.
  */
 
+import { createAnswers } from "./answers.js";
 import { createBoard } from "./board.js";
 import { createClient } from "./client/index.js";
 import { createFigures } from "./figures.js";
@@ -22,18 +23,21 @@ let token = fragment.get("token") ?? undefined;
 // The token is for us alone: not for history, bookmarks or whoever looks over a shoulder.
 if (token) history.replaceState(null, "", location.pathname + location.search);
 
+const heartbeatMs = Number(query.get("heartbeat")) || undefined;
+
 const client = createClient({
   transport: asked === "ws" || asked === "sse" ? asked : "auto",
   // There is no other token than this one: once refused, the user must sign in again.
   token: ({ refused }) => (token = refused && refused === token ? undefined : token),
   shared: query.get("shared") !== "0",
-  heartbeatMs: Number(query.get("heartbeat")) || undefined,
+  heartbeatMs,
 });
 const board = createBoard($("board"));
 const latency = createLatency($("stages"));
 const figures = createFigures($);
 const log = createLog($("log"));
 const controls = $("controls");
+createAnswers($("answers"), { token: () => token, heartbeatMs, log });
 
 /* Prices */
 
@@ -175,6 +179,7 @@ controls.elements.theme.forEach((radio) =>
 );
 controls.elements.theme.value = localStorage.getItem(THEME) ?? "auto";
 theme(controls.elements.theme.value);
+document.addEventListener("visibilitychange", () => latency.repaint());
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => theme(controls.elements.theme.value));
 
 function signIn(fresh) {

@@ -54,15 +54,36 @@ impl Browser {
     /// Opens a tab.
     pub async fn open(&self, url: &str) -> Page {
         let target = self.wire.call(None, "Target.createTarget", json!({ "url": "about:blank" })).await;
-        let attach = json!({ "targetId": target["targetId"], "flatten": true });
-        let attached = self.wire.call(None, "Target.attachToTarget", attach).await;
-        let session = attached["sessionId"].as_str().unwrap().to_owned();
-        let page = Page { wire: Arc::clone(&self.wire), session };
+        let page = self.attach(&target["targetId"]).await;
         for domain in ["Page", "Runtime", "Network", "Log"] {
             page.call(&format!("{domain}.enable"), json!({})).await;
         }
         page.call("Page.navigate", json!({ "url": url })).await;
         page
+    }
+
+    /// What the shared workers complained about since they began.
+    pub async fn worker_errors(&self) -> Vec<String> {
+        let targets = self.wire.call(None, "Target.getTargets", json!({})).await;
+        let mut errors = Vec::new();
+        for target in targets["targetInfos"].as_array().unwrap() {
+            if target["type"] == "shared_worker" {
+                let worker = self.attach(&target["targetId"]).await;
+                // Says again what was said before anybody listened.
+                worker.call("Runtime.enable", json!({})).await;
+                errors.extend(worker.errors());
+                let session = json!({ "sessionId": worker.session });
+                self.wire.call(None, "Target.detachFromTarget", session).await;
+            }
+        }
+        errors
+    }
+
+    async fn attach(&self, target: &Value) -> Page {
+        let attach = json!({ "targetId": target, "flatten": true });
+        let attached = self.wire.call(None, "Target.attachToTarget", attach).await;
+        let session = attached["sessionId"].as_str().unwrap().to_owned();
+        Page { wire: Arc::clone(&self.wire), session }
     }
 }
 

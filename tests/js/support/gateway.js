@@ -7,7 +7,7 @@ import { createHash } from "node:crypto";
 import { once } from "node:events";
 import { createServer } from "node:http";
 
-const WS_GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
+export const WS_GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
 export async function startGateway(options = {}) {
   const gateway = new Gateway(options);
@@ -236,7 +236,7 @@ class SseSession extends Session {
     this.query = url.searchParams;
     response.on("close", () => this.gone());
     response.writeHead(200, { "content-type": "text/event-stream", "cache-control": "no-cache, no-transform" });
-    response.write(`retry: 100\n\n: open ${Date.now() + (gateway.clockAheadMs ?? 0)}\n\n`);
+    response.write(`retry: ${gateway.retryMs ?? 100}\n\n: open ${Date.now() + (gateway.clockAheadMs ?? 0)}\n\n`);
     this.sent = 0;
     this.named = "subscribe";
     this.acknowledge("", url.searchParams.get("topics").split(","), 0);
@@ -255,7 +255,7 @@ class SseSession extends Session {
   }
 }
 
-function readFrame(buffer) {
+export function readFrame(buffer) {
   if (buffer.length < 6) return undefined;
   const short = buffer[1] & 127;
   const at = short === 126 ? 4 : 2;
