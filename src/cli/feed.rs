@@ -71,6 +71,9 @@ pub struct Args {
     /// A channel per instrument, stored and published by the function that `tickbridge migrate` loads.
     #[arg(long)]
     per_instrument: bool,
+    /// Store the price keys and announce nothing: to fill them, or to measure what the servers take.
+    #[arg(long, conflicts_with = "per_instrument")]
+    keys_only: bool,
 }
 
 impl Args {
@@ -111,7 +114,10 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     let numbered = redis.channel.layout == ChannelLayout::Partitioned;
     let servers = Servers::find(&redis).await?;
     let (commands, connector) = (Arc::clone(&servers.commands), Arc::clone(&servers.connector));
-    let publisher = Publisher::new(commands, connector, &redis, usize::MAX);
+    let mut publisher = Publisher::new(commands, connector, &redis, usize::MAX);
+    if args.keys_only {
+        publisher = publisher.silent();
+    }
     let stop = CancellationToken::new();
     let requests = Requests::from_signals()
         .map_err(|error| Failure::Failed(format!("no handler of signals can be installed ({error})")))?;

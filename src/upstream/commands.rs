@@ -64,29 +64,31 @@ pub struct Commands {
 struct Pending {
     /// Its place among the commands of the call.
     at: usize,
+    routed: Routed,
     /// Where ASK pointed.
     ask: Option<NodeAddr>,
+}
+
+/// A command that was handed to a pipeline, where it stays: only those that are sent again are copied.
+struct Sent {
+    at: usize,
+    slot: u16,
 }
 
 /// What one node did with one command.
 enum Outcome {
     Final(Answer),
     /// To be sent again at once, to the slot's owner or to where ASK pointed.
-    Redirected {
-        ask: Option<NodeAddr>,
-        failure: Failure,
-    },
+    Redirected(Pending, Failure),
     /// To be sent again after a pause.
-    Refused(Failure),
+    Refused(Pending, Failure),
 }
 
-impl Outcome {
-    fn answer(self) -> Answer {
-        match self {
-            Self::Final(answer) => answer,
-            Self::Redirected { failure, .. } | Self::Refused(failure) => Err(failure),
-        }
-    }
+/// What an error answer calls for.
+enum Judgement {
+    Final,
+    Redirected { ask: Option<NodeAddr> },
+    Refused,
 }
 
 impl Commands {
@@ -110,24 +112,28 @@ impl Commands {
     ///
     /// # Cancel safety
     /// Commands may have been executed; the connections in use are closed.
-    pub async fn run(&self, commands: &[Routed]) -> Vec<Answer> {
+    pub async fn run(&self, commands: Vec<Routed>) -> Vec<Answer> {
         let deadline = Instant::now() + self.timeout;
         let mut answers: Vec<Option<Answer>> = commands.iter().map(|_| None).collect();
-        let mut pending: Vec<_> = (0..commands.len()).map(|at| Pending { at, ask: None }).collect();
+        let pending = |(at, routed)| Pending { at, routed, ask: None };
+        let mut pending: Vec<_> = commands.into_iter().enumerate().map(pending).collect();
         let mut pause = FIRST_PAUSE;
         for round in 1..=MAX_ROUNDS {
             let mut again = Vec::new();
             let mut wait = false;
-            for (at, outcome) in self.round(commands, pending, deadline).await {
-                match &outcome {
-                    Outcome::Final(_) => {}
-                    Outcome::Redirected { ask, .. } => again.push(Pending { at, ask: ask.clone() }),
-                    Outcome::Refused(_) => {
-                        again.push(Pending { at, ask: None });
-                        wait = true;
+            for (at, outcome) in self.round(pending, deadline).await {
+                answers[at] = Some(match outcome {
+                    Outcome::Final(answer) => answer,
+                    Outcome::Redirected(pending, failure) => {
+                        again.push(pending);
+                        Err(failure)
                     }
-                }
-                answers[at] = Some(outcome.answer());
+                    Outcome::Refused(pending, failure) => {
+                        again.push(pending);
+                        wait = true;
+                        Err(failure)
+                    }
+                });
             }
             let resume = if wait { Instant::now() + pause } else { Instant::now() };
             if again.is_empty() || round == MAX_ROUNDS || resume >= deadline {
@@ -148,46 +154,48 @@ impl Commands {
     /// Runs `commands` on one node, without following redirects.
     pub async fn run_on(&self, node: &NodeAddr, commands: Vec<Cmd>) -> Vec<Answer> {
         let deadline = Instant::now() + self.timeout;
-        let n = commands.len();
-        let commands: Vec<_> = commands.into_iter().map(|command| Routed { slot: 0, command }).collect();
-        let pending = (0..n).map(|at| Pending { at, ask: None }).collect();
-        let outcomes = self.on_node(node.clone(), &commands, pending, deadline).await;
-        let answers: Vec<Answer> = outcomes.into_iter().map(|(_, outcome)| outcome.answer()).collect();
+        let pending = |(at, command)| Pending { at, routed: Routed { slot: 0, command }, ask: None };
+        let pending = commands.into_iter().enumerate().map(pending).collect();
+        let outcomes = self.on_node(node.clone(), pending, deadline).await;
+        let answer = |outcome| match outcome {
+            Outcome::Final(answer) => answer,
+            Outcome::Redirected(_, failure) | Outcome::Refused(_, failure) => Err(failure),
+        };
+        let answers: Vec<Answer> = outcomes.into_iter().map(|(_, outcome)| answer(outcome)).collect();
         self.count(&answers);
         answers
     }
 
     /// Sends every pending command once.
-    async fn round(
-        &self,
-        commands: &[Routed],
-        pending: Vec<Pending>,
-        deadline: Instant,
-    ) -> Vec<(usize, Outcome)> {
+    async fn round(&self, pending: Vec<Pending>, deadline: Instant) -> Vec<(usize, Outcome)> {
         let table = self.topology.table();
         let mut outcomes = Vec::with_capacity(pending.len());
         let mut by_node: HashMap<NodeAddr, Vec<Pending>> = HashMap::new();
         for command in pending {
-            let owner = command.ask.as_ref().or_else(|| table.owner(commands[command.at].slot));
-            match owner.cloned() {
-                Some(node) => by_node.entry(node).or_default().push(command),
-                None => {
-                    self.topology.request_refresh();
-                    let text = "no node is known to own the slot".to_owned();
-                    let failure = Failure { kind: Kind::Unowned, node: None, text };
-                    outcomes.push((command.at, Outcome::Refused(failure)));
-                }
+            let owner = command.ask.as_ref().or_else(|| table.owner(command.routed.slot));
+            // There are a few nodes and many commands.
+            match owner.and_then(|node| by_node.get_mut(node)) {
+                Some(same) => same.push(command),
+                None => match owner.cloned() {
+                    Some(node) => {
+                        by_node.insert(node, vec![command]);
+                    }
+                    None => {
+                        self.topology.request_refresh();
+                        let text = "no node is known to own the slot".to_owned();
+                        let failure = Failure { kind: Kind::Unowned, node: None, text };
+                        outcomes.push((command.at, Outcome::Refused(command, failure)));
+                    }
+                },
             }
         }
-        let nodes =
-            by_node.into_iter().map(|(node, pending)| self.on_node(node, commands, pending, deadline));
+        let nodes = by_node.into_iter().map(|(node, pending)| self.on_node(node, pending, deadline));
         outcomes.extend(join_all(nodes).await.into_iter().flatten());
         outcomes
     }
 
     /// Decides what becomes of a command that `node` answered with an error.
-    fn judge(&self, node: &NodeAddr, error: &RedisError) -> Outcome {
-        let failure = Failure::new(Kind::of(error), node, error.to_string());
+    fn judge(&self, node: &NodeAddr, error: &RedisError, failure: &Failure) -> Judgement {
         if let Some((slot, target)) = redirect(error, node) {
             let moved = error.kind() == ServerErrorKind::Moved.into();
             if moved {
@@ -196,19 +204,37 @@ impl Commands {
             } else {
                 self.metrics.commands.asked.increment(1);
             }
-            return Outcome::Redirected { ask: (!moved).then_some(target), failure };
+            return Judgement::Redirected { ask: (!moved).then_some(target) };
         }
         if failure.kind == Kind::ReadOnly {
             // A name may stand for another server by now, and every open connection for the old one.
             self.pools.forget(node);
         }
         match failure.kind.class() {
-            Class::Retry => Outcome::Refused(failure),
+            Class::Retry => Judgement::Refused,
             Class::RefreshTopology => {
                 self.topology.request_refresh();
-                Outcome::Refused(failure)
+                Judgement::Refused
             }
-            Class::Fatal => Outcome::Final(Err(failure)),
+            Class::Fatal => Judgement::Final,
+        }
+    }
+
+    /// What becomes of a command, by its answer. `command` is what was sent.
+    fn outcome(&self, node: &NodeAddr, sent: &Sent, command: &Cmd, answer: RedisResult<Value>) -> Outcome {
+        let error = match answer {
+            Ok(value) => return Outcome::Final(Ok(value)),
+            Err(error) => error,
+        };
+        let failure = Failure::new(Kind::of(&error), node, error.to_string());
+        let again = |ask| {
+            let routed = Routed { slot: sent.slot, command: command.clone() };
+            Pending { at: sent.at, routed, ask }
+        };
+        match self.judge(node, &error, &failure) {
+            Judgement::Final => Outcome::Final(Err(failure)),
+            Judgement::Redirected { ask } => Outcome::Redirected(again(ask), failure),
+            Judgement::Refused => Outcome::Refused(again(None), failure),
         }
     }
 
@@ -216,32 +242,34 @@ impl Commands {
     async fn on_node(
         &self,
         node: NodeAddr,
-        commands: &[Routed],
         pending: Vec<Pending>,
         deadline: Instant,
     ) -> Vec<(usize, Outcome)> {
-        let mut outcomes: Vec<(usize, Outcome)> = Vec::with_capacity(pending.len());
-        let work = async {
-            let mut lease = self.lease(&node).await?;
-            for chunk in pending.chunks(MAX_PIPELINE) {
-                let pipeline = pipeline(commands, chunk);
-                self.metrics.commands.pipelines.increment(1);
-                let mut sent = send(&pipeline, &mut lease).await;
-                if lease.is_used() && sent.as_ref().is_err_and(RedisError::is_connection_dropped) {
-                    self.metrics.commands.quiet_retries.increment(1);
-                    self.pools.drop_idle(&node);
-                    lease = self.lease(&node).await?;
-                    sent = send(&pipeline, &mut lease).await;
+        let places: Vec<usize> = pending.iter().map(|command| command.at).collect();
+        let mut outcomes: Vec<(usize, Outcome)> = Vec::with_capacity(places.len());
+        let work =
+            async {
+                let mut lease = self.lease(&node).await?;
+                let mut pending = pending.into_iter();
+                while pending.len() > 0 {
+                    let (pipeline, sent) = pipeline(pending.by_ref().take(MAX_PIPELINE));
+                    self.metrics.commands.pipelines.increment(1);
+                    let mut answers = send(&pipeline, &mut lease).await;
+                    if lease.is_used() && answers.as_ref().is_err_and(RedisError::is_connection_dropped) {
+                        self.metrics.commands.quiet_retries.increment(1);
+                        self.pools.drop_idle(&node);
+                        lease = self.lease(&node).await?;
+                        answers = send(&pipeline, &mut lease).await;
+                    }
+                    let answers = answers.map_err(|e| Failure::new(Kind::of(&e), &node, e.to_string()))?;
+                    let commands = pipeline.cmd_iter().filter(|command| !is_asking(command));
+                    outcomes.extend(sent.iter().zip(commands).zip(answers).map(
+                        |((sent, command), answer)| (sent.at, self.outcome(&node, sent, command, answer)),
+                    ));
                 }
-                let sent = sent.map_err(|e| Failure::new(Kind::of(&e), &node, e.to_string()))?;
-                outcomes.extend(chunk.iter().zip(sent).map(|(command, answer)| {
-                    let outcome = answer.map_or_else(|e| self.judge(&node, &e), |v| Outcome::Final(Ok(v)));
-                    (command.at, outcome)
-                }));
-            }
-            lease.give_back();
-            Ok(())
-        };
+                lease.give_back();
+                Ok(())
+            };
         let ended = timeout_at(deadline, work).await;
         let late = || Failure::new(Kind::Timeout, &node, "no answer in time");
         if let Err(failure) = ended.unwrap_or_else(|_| Err(late())) {
@@ -250,8 +278,8 @@ impl Commands {
             }
             // Not sent again: a node that can't be reached takes longer to come back than a command may.
             let n_answered = outcomes.len();
-            let rest = pending[n_answered..].iter();
-            outcomes.extend(rest.map(|command| (command.at, Outcome::Final(Err(failure.clone())))));
+            let rest = places[n_answered..].iter();
+            outcomes.extend(rest.map(|&at| (at, Outcome::Final(Err(failure.clone())))));
         }
         outcomes
     }
@@ -271,14 +299,22 @@ async fn send(pipeline: &Pipeline, lease: &mut Lease) -> RedisResult<Vec<RedisRe
     pipeline.query_async(lease.connection()).await
 }
 
-fn pipeline(commands: &[Routed], chunk: &[Pending]) -> Pipeline {
-    let mut pipeline = Pipeline::with_capacity(chunk.len());
+const ASKING: &str = "ASKING";
+
+fn is_asking(command: &Cmd) -> bool {
+    matches!(command.args_iter().next(), Some(redis::Arg::Simple(name)) if name == ASKING.as_bytes())
+}
+
+fn pipeline(commands: impl ExactSizeIterator<Item = Pending>) -> (Pipeline, Vec<Sent>) {
+    let mut pipeline = Pipeline::with_capacity(commands.len());
     pipeline.ignore_errors();
-    for command in chunk {
-        if command.ask.is_some() {
-            pipeline.cmd("ASKING").ignore();
+    let sent = commands.map(|Pending { at, routed, ask }| {
+        if ask.is_some() {
+            pipeline.cmd(ASKING).ignore();
         }
-        pipeline.add_command(commands[command.at].command.clone());
-    }
-    pipeline
+        pipeline.add_command(routed.command);
+        Sent { at, slot: routed.slot }
+    });
+    let sent = sent.collect();
+    (pipeline, sent)
 }

@@ -39,7 +39,11 @@ use redis::{Cmd, Value};
 use std::collections::{HashMap, HashSet};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::oneshot;
+
+/// Buffers are made somewhat larger than the last ones, so that a few more digits don't make one grow.
+const PART_ROUNDING: usize = 16 * 1024;
 
 /// Publishes batches of quotes.
 pub struct Publisher {
@@ -47,6 +51,9 @@ pub struct Publisher {
     encoder: Encoder,
     links: Links,
     max_payload_bytes: usize,
+    /// What the part of a node took the last time.
+    part_bytes: AtomicUsize,
+    announces: bool,
 }
 
 /// A batch between its steps.
@@ -88,7 +95,19 @@ impl Publisher {
         max_payload_bytes: usize,
     ) -> Self {
         let (encoder, links) = (Encoder::new(config), Links::new(connector, config));
-        Self { commands, encoder, links, max_payload_bytes }
+        let part_bytes = AtomicUsize::new(0);
+        Self { commands, encoder, links, max_payload_bytes, part_bytes, announces: true }
+    }
+
+    /// Stores keys and announces nothing, unless both are one step.
+    pub const fn silent(mut self) -> Self {
+        self.announces = false;
+        self
+    }
+
+    /// Whether what is stored is still to be announced.
+    const fn has_second_step(&self) -> bool {
+        self.announces && !self.encoder.is_atomic()
     }
 
     /// First step: hands the keys of `batch` to the nodes' links. Waits for room in them only.
@@ -102,7 +121,7 @@ impl Publisher {
     /// Second step: waits until the keys are stored and hands over the announcements of those that are.
     pub async fn announce(&self, mut flight: InFlight) -> InFlight {
         self.settle(&mut flight).await;
-        if !self.encoder.is_atomic() {
+        if self.has_second_step() {
             let failed: HashSet<usize> = flight.outcome.failed.iter().map(|(at, _)| *at).collect();
             let stored = (0..flight.batch.len()).filter(|at| !failed.contains(at));
             self.send(Step::Announce, stored, &mut flight).await;
@@ -147,12 +166,12 @@ impl Publisher {
         let mut outcome = Outcome::default();
         let mut stored = items.to_vec();
         for step in [Step::Store, Step::Announce] {
-            if stored.is_empty() || step == Step::Announce && self.encoder.is_atomic() {
+            if stored.is_empty() || step == Step::Announce && !self.has_second_step() {
                 break;
             }
             let commands: Vec<_> = stored.iter().flat_map(|&at| self.routed(step, batch, at)).collect();
-            let mut answers = self.commands.run(&commands).await.into_iter();
             let per_item = commands.len() / stored.len();
+            let mut answers = self.commands.run(commands).await.into_iter();
             stored.retain(|&at| {
                 let answers: Vec<_> = answers.by_ref().take(per_item).collect();
                 match self.judge(answers) {
@@ -202,9 +221,10 @@ impl Publisher {
     async fn send(&self, step: Step, items: impl Iterator<Item = usize>, flight: &mut InFlight) {
         let table = self.commands.topology().table();
         let mut parts: Vec<Part> = Vec::new();
+        let mut tag = Tag::default();
         for at in items {
             let entry = flight.batch.entry(at);
-            let tag = Tag::of(entry.id);
+            tag.set(entry.id);
             let Some(owner) = table.owner(self.slot(step, &tag, entry)) else {
                 self.commands.topology().request_refresh();
                 let text = "no node is known to own the slot".to_owned();
@@ -215,13 +235,17 @@ impl Publisher {
             let part = match parts.iter_mut().position(|part| part.node == *owner) {
                 Some(known) => &mut parts[known],
                 None => {
-                    parts.push(Part { node: owner.clone(), items: Vec::new(), bytes: Vec::new() });
+                    // Growing step by step would copy what is there each time.
+                    let bytes = Vec::with_capacity(self.part_bytes.load(Ordering::Relaxed));
+                    parts.push(Part { node: owner.clone(), items: Vec::new(), bytes });
                     parts.last_mut().expect("just pushed")
                 }
             };
             part.items.push(at);
             self.encode(step, &tag, entry, &mut part.bytes);
         }
+        let largest = parts.iter().map(|part| part.bytes.len()).max().unwrap_or_default();
+        self.part_bytes.store(largest.next_multiple_of(PART_ROUNDING), Ordering::Relaxed);
         let answers_per_item = if step == Step::Store { self.encoder.n_store_answers() } else { 1 };
         let numbers = step == Step::Store && self.encoder.is_atomic();
         flight.sent = join_all(parts.into_iter().map(async |part| {

@@ -27,7 +27,7 @@ impl RedisTickets {
     }
 
     async fn ask(&self, slot: u16, command: redis::Cmd) -> Result<Value, StoreUnavailable> {
-        let mut answers = self.commands.run(&[Routed { slot, command }]).await;
+        let mut answers = self.commands.run(vec![Routed { slot, command }]).await;
         answers.pop().and_then(Result::ok).ok_or(StoreUnavailable)
     }
 }

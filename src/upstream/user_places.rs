@@ -151,7 +151,7 @@ impl RedisUserPlaces {
     async fn ask_once(&self) -> Option<Failure> {
         let questions = lock(&self.counts).questions(MAX_BATCH);
         let commands: Vec<_> = questions.iter().map(|question| self.command(question)).collect();
-        let answers = self.commands.run(&commands).await;
+        let answers = self.commands.run(commands).await;
         let mut last_failure = None;
         let mut n_answered = 0;
         for (question, answer) in questions.into_iter().zip(answers) {

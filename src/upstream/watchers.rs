@@ -198,7 +198,7 @@ impl Watchers {
         let commands: Vec<_> = taken.changes.iter().map(|change| self.commands_of(change)).collect();
         let lengths: Vec<_> = commands.iter().map(Vec::len).collect();
         let commands: Vec<_> = commands.into_iter().flatten().collect();
-        let mut answers = self.commands.run(&commands).await.into_iter();
+        let mut answers = self.commands.run(commands).await.into_iter();
         let changes = std::mem::take(&mut taken.changes);
         let mut first_failure = None;
         let mut wanted = self.wanted();

@@ -77,6 +77,18 @@ async fn a_replay_ends_with_the_last_prices_of_the_file_on_every_primary() {
     assert_eq!(n_announced, N_ROWS * 4);
 }
 
+#[tokio::test]
+async fn keys_alone_are_stored_without_an_announcement() {
+    let server = RedisServer::start().await;
+    let url = format!("redis://{}", server.address());
+    let args =
+        ["feed", "--keys-only", "--instruments", "3", "--rate", "300", "--duration", "1s", "--redis", &url];
+    let ran = run(&args).await;
+    assert_eq!((ran.code, ran.err.as_str()), (0, ""), "{}", ran.out);
+    let n_keys: u64 = server.cmd(&["EXISTS", &price_key(1), &updated_at_key(2), &price_key(3)]).await;
+    assert_eq!((n_keys, server.n_calls("publish").await), (3, 0));
+}
+
 /// A catch-up must never be older than what was announced.
 #[tokio::test]
 async fn the_key_is_never_older_than_the_announcement() {

@@ -239,7 +239,7 @@ async fn refusals_are_told_apart() {
     let server = RedisServer::start().await;
     let client = Client::of(&server.address());
     let set = || Routed { slot: 0, command: redis::cmd("SET").arg("a").arg("1").to_owned() };
-    let kind = async |command: Routed| match client.commands.run(&[command]).await.remove(0) {
+    let kind = async |command: Routed| match client.commands.run(vec![command]).await.remove(0) {
         Ok(Value::Okay) => None,
         Ok(other) => panic!("{other:?}"),
         Err(failure) => Some(failure.kind),
@@ -268,7 +268,7 @@ async fn a_password_that_changed_is_read_again() {
         ..Default::default()
     };
     let client = Client::with(&server.address(), &config);
-    let kind = async || client.commands.run(&[get(1)]).await.remove(0).map_err(|failure| failure.kind);
+    let kind = async || client.commands.run(vec![get(1)]).await.remove(0).map_err(|failure| failure.kind);
     std::fs::write(&path, "old\n").unwrap();
     assert_eq!(kind().await, Ok(Value::Nil));
     server.cmd::<()>(&["ACL", "SETUSER", "svc", "resetpass", ">new"]).await;

@@ -8,7 +8,6 @@ use crate::instrument::InstrumentId;
 use crate::upstream::channels::{Channel, ChannelNames};
 use crate::upstream::slots::slot;
 use redis::Cmd;
-use std::io::Write;
 
 /// Time to live of the price keys, in seconds, as the contract says.
 const KEY_TTL: &[u8] = b"300";
@@ -31,6 +30,30 @@ pub trait Words {
 
     /// Adds a word to it, given in pieces.
     fn word(&mut self, pieces: &[&[u8]]);
+
+    /// Begins a command, or adds words to it, that are always the same.
+    fn fixed(&mut self, fixed: &Fixed);
+}
+
+/// Words that are the same in every command, and the bytes that they become. A command has many short
+/// pieces, and copying them one by one is most of what it costs.
+#[derive(Debug)]
+pub struct Fixed {
+    /// How many words the command has that begins here.
+    begins: Option<u64>,
+    words: Vec<Vec<u8>>,
+    bytes: Vec<u8>,
+}
+
+impl Fixed {
+    fn new(begins: Option<u64>, words: &[&[u8]]) -> Self {
+        let mut bytes = Vec::new();
+        if let Some(n_words) = begins {
+            resp::command(&mut bytes, n_words);
+        }
+        words.iter().for_each(|word| resp::arg(&mut bytes, &[word]));
+        Self { begins, words: words.iter().map(|word| word.to_vec()).collect(), bytes }
+    }
 }
 
 impl Words for Vec<u8> {
@@ -40,6 +63,10 @@ impl Words for Vec<u8> {
 
     fn word(&mut self, pieces: &[&[u8]]) {
         resp::arg(self, pieces);
+    }
+
+    fn fixed(&mut self, fixed: &Fixed) {
+        self.extend_from_slice(&fixed.bytes);
     }
 }
 
@@ -51,6 +78,13 @@ impl Words for Vec<Cmd> {
     fn word(&mut self, pieces: &[&[u8]]) {
         self.last_mut().expect("a command was begun").arg(pieces.concat());
     }
+
+    fn fixed(&mut self, fixed: &Fixed) {
+        if let Some(n_words) = fixed.begins {
+            self.command(n_words);
+        }
+        fixed.words.iter().for_each(|word| self.word(&[word]));
+    }
 }
 
 /// Where and how quotes are written.
@@ -58,9 +92,13 @@ impl Words for Vec<Cmd> {
 pub struct Encoder {
     verb: &'static [u8],
     base: String,
-    /// Names and slots of the channels, by partition; the base channel alone where there are none.
-    channels: Vec<(String, u16)>,
+    /// Beginnings of announcements and slots of the channels, by partition; of the base channel alone where
+    /// there are none.
+    channels: Vec<(Fixed, u16)>,
     per_instrument: bool,
+    set: Fixed,
+    expiry: Fixed,
+    call: Fixed,
 }
 
 impl Encoder {
@@ -72,11 +110,16 @@ impl Encoder {
             1 => vec![Channel::Base],
             n => (0..n).map(Channel::Partition).collect(),
         };
+        let verb = names.publish().as_bytes();
+        let announcement = |channel| Fixed::new(Some(3), &[verb, names.name(channel).as_bytes()]);
         Self {
-            verb: names.publish().as_bytes(),
+            verb,
             base: config.channel.name.clone(),
-            channels: channels.into_iter().map(|c| (names.name(c), names.slot(c))).collect(),
+            channels: channels.into_iter().map(|c| (announcement(c), names.slot(c))).collect(),
             per_instrument: names.per_instrument(),
+            set: Fixed::new(Some(5), &[b"SET"]),
+            expiry: Fixed::new(None, &[b"EX", KEY_TTL]),
+            call: Fixed::new(Some(12), &[b"FCALL", FUNCTION, b"2"]),
         }
     }
 
@@ -95,7 +138,7 @@ impl Encoder {
         self.channel(id).1
     }
 
-    fn channel(&self, id: InstrumentId) -> &(String, u16) {
+    fn channel(&self, id: InstrumentId) -> &(Fixed, u16) {
         let n = self.channels.len() as u32;
         &self.channels[if n == 1 { 0 } else { id.partition(n) as usize }]
     }
@@ -110,10 +153,7 @@ impl Encoder {
             let [ts, seq] =
                 [quote.version.ts.map(|ts| ts.to_string()), quote.version.seq.map(|seq| seq.to_string())]
                     .map(Option::unwrap_or_default);
-            out.command(12);
-            for part in [b"FCALL".as_slice(), FUNCTION, b"2"] {
-                out.word(&[part]);
-            }
+            out.fixed(&self.call);
             for prefix in [PRICE, UPDATED_AT] {
                 out.word(&[prefix, tag]);
             }
@@ -125,46 +165,46 @@ impl Encoder {
             return;
         }
         for (prefix, value) in [(PRICE, quote.json), (UPDATED_AT, &ms)] {
-            out.command(5);
-            out.word(&[b"SET"]);
+            out.fixed(&self.set);
             out.word(&[prefix, tag]);
-            for part in [value, b"EX", KEY_TTL] {
-                out.word(&[part]);
-            }
+            out.word(&[value]);
+            out.fixed(&self.expiry);
         }
     }
 
     /// Appends the command that announces a quote.
     pub fn announce(&self, quote: Entry<'_>, out: &mut impl Words) {
-        out.command(3);
-        for part in [self.verb, self.channel(quote.id).0.as_bytes(), quote.json] {
-            out.word(&[part]);
-        }
+        out.fixed(&self.channel(quote.id).0);
+        out.word(&[quote.json]);
     }
 }
 
 /// The hash tag of an instrument's keys, `{stock:<id>}`, made once per quote.
+#[derive(Default)]
 pub struct Tag {
-    text: [u8; Self::MAX],
-    len: usize,
+    text: Vec<u8>,
 }
 
 impl Tag {
     const OPEN: &[u8] = b"{stock:";
-    /// An id has at most 20 characters.
-    const MAX: usize = Self::OPEN.len() + 20 + 1;
 
     /// The tag of an instrument.
     pub fn of(id: InstrumentId) -> Self {
-        let mut text = [0; Self::MAX];
-        let mut rest = &mut text[..];
-        write!(rest, "{{stock:{id}}}").expect("sized for the longest id");
-        let len = Self::MAX - rest.len();
-        Self { text, len }
+        let mut tag = Self::default();
+        tag.set(id);
+        tag
+    }
+
+    /// The tag of another instrument, in the same memory.
+    pub fn set(&mut self, id: InstrumentId) {
+        self.text.clear();
+        self.text.extend_from_slice(Self::OPEN);
+        push_signed(&mut self.text, id.get());
+        self.text.push(b'}');
     }
 
     fn bytes(&self) -> &[u8] {
-        &self.text[..self.len]
+        &self.text
     }
 
     /// The slot of the instrument's keys.
@@ -211,6 +251,21 @@ mod tests {
         );
         assert_eq!(words(|out| encoder.announce(QUOTE, out)), "SPUBLISH market:price-updated:{4} {} ");
         assert_eq!(encoder.channel_slot(QUOTE.id), slot(b"4"));
+    }
+
+    /// What goes over the links, and what is sent again through the redis crate.
+    #[test]
+    fn both_ways_of_writing_say_the_same() {
+        for layout in [ChannelLayout::Partitioned, ChannelLayout::PerInstrument] {
+            let encoder = encoder(RedisMode::Cluster, 64, layout);
+            let (mut bytes, mut commands) = (Vec::new(), Vec::<Cmd>::new());
+            encoder.store(&Tag::of(QUOTE.id), QUOTE, &mut bytes);
+            encoder.store(&Tag::of(QUOTE.id), QUOTE, &mut commands);
+            encoder.announce(QUOTE, &mut bytes);
+            encoder.announce(QUOTE, &mut commands);
+            let packed: Vec<u8> = commands.iter().flat_map(Cmd::get_packed_command).collect();
+            assert_eq!(String::from_utf8_lossy(&bytes), String::from_utf8_lossy(&packed));
+        }
     }
 
     #[test]

@@ -165,7 +165,7 @@ fn millis(time: Duration) -> u64 {
 async fn run_all(commands: &Commands, all: Vec<Cmd>) -> Vec<Answer> {
     let slot = slot(REPLICAS.as_bytes());
     let routed: Vec<_> = all.into_iter().map(|command| Routed { slot, command }).collect();
-    commands.run(&routed).await
+    commands.run(routed).await
 }
 
 /// Takes the members of `replica` out of every watcher key, and says how many those were.
@@ -218,7 +218,7 @@ async fn remove_from(commands: &Commands, keys: Vec<String>, replica: &str) -> R
         let scans: Vec<_> = scans.collect();
         let mut removals = Vec::new();
         let mut next = Vec::new();
-        for ((key, _), answer) in open.into_iter().zip(commands.run(&scans).await) {
+        for ((key, _), answer) in open.into_iter().zip(commands.run(scans).await) {
             let answer = match answer {
                 Err(failure) if failure.kind == Kind::WrongType => continue,
                 answer => answer?,
@@ -232,7 +232,7 @@ async fn remove_from(commands: &Commands, keys: Vec<String>, replica: &str) -> R
                 next.push((key, cursor));
             }
         }
-        for answer in commands.run(&removals).await {
+        for answer in commands.run(removals).await {
             n_removed += u64::from_redis_value(answer?).unwrap_or_default();
         }
         open = next;
