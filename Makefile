@@ -32,6 +32,7 @@ alone:
 
 setup:
 	tests/setup.sh
+	tests/redis_versions.sh
 	tests/deploy/setup.sh
 	tests/js/setup.sh
 

@@ -201,6 +201,7 @@ async fn r19_a_user_watches_until_the_last_tab_on_any_replica_closes() {
     tabs.pop().unwrap().close().await;
     let_pass(Duration::from_secs(1)).await;
     assert!(is_watched_by(&redis, 101, "7").await, "two tabs are left");
+    assert_eq!(redis.cmd::<u64>(&["SCARD", &watcher_key(101)]).await, 2, "one on each replica");
     second.unsubscribe(&["quote:101"]).await;
     let_pass(Duration::from_secs(1)).await;
     assert!(is_watched_by(&redis, 101, "7").await, "one is left, on the other replica");
@@ -231,4 +232,19 @@ async fn r62_connections_that_the_server_closed_while_idle_are_replaced_quietly(
     let_pass(IDLE).await;
     futures_util::future::join_all(ids[1..].iter().map(|&id| shown(id))).await;
     assert!((n_lost().await - before).abs() < 0.5, "subscriptions are no idle connections");
+}
+
+#[tokio::test]
+async fn functions_older_than_the_program_are_a_warning_and_newer_ones_the_end() {
+    let redis = RedisServer::start().await;
+    let older = Gateway::start(&redis).await;
+    wait_for("the remedy is told", SOON, || async {
+        older.log().contains("run `tickbridge migrate`").then_some(())
+    })
+    .await;
+    redis.cmd::<()>(&["HSET", "tickbridge:schema", "0099_future", "x"]).await;
+    let mut newer = Gateway::builder().redis(&redis).launch();
+    let status = newer.process().ended(Duration::from_secs(20)).await;
+    assert_eq!(status.code(), Some(1));
+    assert!(newer.log().contains("newer than this program"), "{}", newer.log());
 }

@@ -1,9 +1,15 @@
-//! The test servers themselves: every other test trusts these verbs.
+//! The test servers themselves: every other test trusts these verbs. And the versions of them that the
+//! contract names: what the gateway asks of a server, it asks of each.
 
 use super::support::chaos::ChaosProxy;
 use super::support::cluster::RedisCluster;
-use super::support::publisher::{Publisher, Statement, price_key, slot};
+use super::support::gateway::{Gateway, GatewayBuilder};
+use super::support::ports;
+use super::support::publisher::{Publisher, Statement, price_key, slot, watcher_key};
 use super::support::redis::{RedisServer, query};
+use super::support::wait::wait_for;
+use super::support::ws::Ws;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 #[test]
@@ -73,4 +79,66 @@ async fn the_proxy_does_what_its_verbs_say() {
     ping().await.unwrap();
     proxy.black_hole();
     assert!(tokio::time::timeout(Duration::from_millis(300), ping()).await.is_err());
+}
+
+/// Servers of other versions, as `tests/redis_versions.sh` fetches them.
+fn other_versions() -> Vec<PathBuf> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/target/test-servers");
+    let entries = std::fs::read_dir(folder).into_iter().flatten();
+    let mut found: Vec<_> = entries.map(|entry| entry.unwrap().path().join("server")).collect();
+    found.sort();
+    found
+}
+
+#[tokio::test]
+async fn other_versions_of_the_server_carry_the_contract() {
+    let others = other_versions();
+    if others.is_empty() {
+        return eprintln!(
+            "NOT RUN: no other version than that of `redis-server`; see tests/redis_versions.sh"
+        );
+    }
+    for binary in others {
+        eprintln!("with {}", binary.display());
+        let server = RedisServer::start_as(&binary, ports::free(), &[]).await;
+        let alone = Gateway::builder().redis(&server);
+        carries_the_contract(alone, &[&server], Publisher::standalone(&server, 4)).await;
+        // Redis 6 has no sharded channels, and is claimed for standing alone only.
+        if server.try_cmd::<u64>(&["SPUBLISH", "channel", "message"]).await.is_ok() {
+            let cluster = RedisCluster::start_as(&binary).await;
+            let nodes = [0, 1, 2].map(|at| cluster.node(at));
+            let sharded = Gateway::builder().cluster(&cluster);
+            carries_the_contract(sharded, &nodes, Publisher::sharded(&cluster, 4)).await;
+        }
+    }
+}
+
+/// Stored prices, live ones, watchers, and subscriptions that come back.
+async fn carries_the_contract(gateway: GatewayBuilder, nodes: &[&RedisServer], mut publisher: Publisher) {
+    const SOON: Duration = Duration::from_secs(5);
+    let mut gateway = gateway.partitions(4).start().await;
+    publisher.store(&Statement::new(101, "71000.10", 1)).await;
+    let mut ws = Ws::open_as(&gateway, "7").await;
+    ws.subscribe(&["quote:101"]).await;
+    let stored = ws.next_event().await;
+    assert!(stored.contains("71000.10") && stored.contains(r#""initial":true"#), "{stored}");
+    publisher.publish(&Statement::new(101, "71000.20", 2)).await;
+    assert!(ws.next_event().await.contains("71000.20"));
+    wait_for("the publisher sees a watcher", SOON, || async {
+        for node in nodes {
+            if node.try_cmd::<u64>(&["SCARD", &watcher_key(101)]).await.is_ok_and(|n| n == 1) {
+                return Some(());
+            }
+        }
+        None
+    })
+    .await;
+    for node in nodes {
+        node.client_kill_pubsub().await;
+    }
+    gateway.metric_fits("they were lost", "upstream_connections_lost_total", &[], SOON, |n| n > 0.5).await;
+    gateway.ready().await;
+    publisher.publish(&Statement::new(101, "71000.30", 3)).await;
+    assert!(ws.next_event().await.contains("71000.30"));
+    assert_eq!(gateway.stop(SOON * 2).await.code(), Some(0));
 }

@@ -9,6 +9,7 @@ use super::tls::tls_settings;
 use super::wait::wait_for;
 use redis::FromRedisValue;
 use std::ops::Range;
+use std::path::Path;
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -40,16 +41,27 @@ impl RedisCluster {
 
     /// [`RedisCluster::start`] with further settings, such as `["--cluster-require-full-coverage", "no"]`.
     pub async fn start_with(primaries: usize, replicas: usize, conf: &[&str]) -> Self {
-        Self::launch(primaries, replicas, conf, None).await
+        Self::launch(None, primaries, replicas, conf, None).await
+    }
+
+    /// Starts three primaries of another program.
+    pub async fn start_as(binary: &Path) -> Self {
+        Self::launch(Some(binary), 3, 0, &[], None).await
     }
 
     /// Starts `primaries` servers that speak TLS to each other and to clients, and listen without it too, for
     /// the tests themselves.
     pub async fn start_tls(primaries: usize, certificates: &TempDir, conf: &[&str]) -> Self {
-        Self::launch(primaries, 0, conf, Some(certificates)).await
+        Self::launch(None, primaries, 0, conf, Some(certificates)).await
     }
 
-    async fn launch(primaries: usize, replicas: usize, conf: &[&str], tls: Option<&TempDir>) -> Self {
+    async fn launch(
+        binary: Option<&Path>,
+        primaries: usize,
+        replicas: usize,
+        conf: &[&str],
+        tls: Option<&TempDir>,
+    ) -> Self {
         let timeout = NODE_TIMEOUT.as_millis().to_string();
         let mut settings = vec!["--cluster-enabled", "yes", "--cluster-node-timeout", &timeout];
         // A replica of an empty primary may always stand for election, and syncs without delay.
@@ -59,7 +71,10 @@ impl RedisCluster {
         for _ in 0..primaries + replicas {
             let port = ports::free_with_bus();
             let Some(certificates) = tls else {
-                nodes.push(RedisServer::start_on(port, &settings).await);
+                nodes.push(match binary {
+                    Some(binary) => RedisServer::start_as(binary, port, &settings).await,
+                    None => RedisServer::start_on(port, &settings).await,
+                });
                 continue;
             };
             // The bus follows the port behind TLS.

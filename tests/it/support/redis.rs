@@ -4,6 +4,7 @@ use super::ports;
 use super::process::Process;
 use super::wait::wait_for;
 use redis::{FromRedisValue, RedisError, RedisResult};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
@@ -14,6 +15,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A redis-server process on a port of its own.
 pub struct RedisServer {
+    binary: PathBuf,
     process: Process,
     port: u16,
     conf: Vec<String>,
@@ -33,9 +35,16 @@ impl RedisServer {
 
     /// Starts a server on a port that the caller has picked.
     pub async fn start_on(port: u16, conf: &[&str]) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        // Redis 6 doesn't know it.
+        Self::start_as(Path::new("redis-server"), port, &[conf, &["--enable-debug-command", "yes"]].concat())
+            .await
+    }
+
+    /// [`RedisServer::start_on`] of another program.
+    pub async fn start_as(binary: &Path, port: u16, conf: &[&str]) -> Self {
+        let (binary, folder) = (binary.to_owned(), tempfile::tempdir().unwrap());
         let conf: Vec<String> = conf.iter().map(ToString::to_string).collect();
-        let mut server = Self { process: spawn(port, &conf, &folder), port, conf, folder };
+        let mut server = Self { process: spawn(&binary, port, &conf, &folder), binary, port, conf, folder };
         server.ready().await;
         server
     }
@@ -112,7 +121,7 @@ impl RedisServer {
         if self.process.is_running() {
             self.process.kill9();
         }
-        self.process = spawn(self.port, &self.conf, &self.folder);
+        self.process = spawn(&self.binary, self.port, &self.conf, &self.folder);
     }
 
     /// Waits until it answers.
@@ -126,10 +135,10 @@ impl RedisServer {
     }
 }
 
-fn spawn(port: u16, conf: &[String], folder: &TempDir) -> Process {
-    let mut command = Command::new("redis-server");
+fn spawn(binary: &Path, port: u16, conf: &[String], folder: &TempDir) -> Process {
+    let mut command = Command::new(binary);
     command.args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--dir"]).arg(folder.path());
-    command.args(["--save", "", "--appendonly", "no", "--enable-debug-command", "yes"]).args(conf);
+    command.args(["--save", "", "--appendonly", "no"]).args(conf);
     Process::spawn(command.stdout(Stdio::null()))
 }
 

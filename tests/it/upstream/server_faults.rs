@@ -1,10 +1,11 @@
 //! Faults of a server that stands alone.
 
-use super::listener::{Listener, standalone};
+use super::listener::{Listener, cluster, standalone};
 use super::packets::{DroppedPackets, port_of};
 use crate::support::chaos::ChaosProxy;
+use crate::support::ports;
 use crate::support::publisher::{CHANNEL, Publisher, Statement};
-use crate::support::redis::RedisServer;
+use crate::support::redis::{RedisServer, connect};
 use crate::support::wait::{let_pass, wait_for};
 use std::time::{Duration, Instant};
 use tickbridge::config;
@@ -190,6 +191,30 @@ async fn a_proxy_that_reconnects_to_the_wrong_server_is_noticed_by_the_probe() {
     Publisher::standalone(&new, 1).announce(&Statement::new(101, "1", 1)).await;
     listener.sees(101, 1, SOON).await;
     listener.is_ready(SOON).await;
+}
+
+#[tokio::test]
+async fn probes_that_can_not_be_sent_and_owners_that_nobody_knows_are_named() {
+    let server = RedisServer::start().await;
+    let probes = ProbeTiming { publisher_age: Duration::from_secs(1), ..ProbeTiming::default() };
+    let timing = Timing { probes, ..Timing::default() };
+    let mut control = connect(server.port()).await.unwrap();
+    let mut admit = async |n: &str| {
+        let mut command = redis::cmd("CONFIG");
+        command.arg(&["SET", "maxclients", n]).query_async::<()>(&mut control).await.unwrap();
+    };
+    let listener = Listener::start_with(&standalone(server.address(), 1), timing).ready().await;
+    admit("1").await;
+    listener.is_unready("probe_failing", Duration::from_secs(8)).await;
+    admit("10000").await;
+    listener.is_ready(Duration::from_secs(4)).await;
+    assert!(
+        listener.metric("upstream_connections_lost_total") < 0.1,
+        "the subscription was well all the time"
+    );
+
+    let nobody = Listener::start(&cluster(vec![format!("127.0.0.1:{}", ports::free())], 4));
+    nobody.is_unready("topology_unknown", SOON).await;
 }
 
 /// R16
