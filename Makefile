@@ -30,6 +30,12 @@ it:
 alone:
 	RUST_TEST_THREADS=1 cargo test --locked --test it -- alone:: live_page:: --nocapture
 
+# Old faults brought back on purpose, one after the other: each must be caught. Minutes, not part of `test`.
+mutations:
+	tests/mutations/run.sh
+
+.PHONY: mutations
+
 setup:
 	tests/setup.sh
 	tests/redis_versions.sh

@@ -5,5 +5,7 @@ mod capacity;
 mod idle;
 mod latency;
 mod order;
+mod rolling;
 mod stall;
+mod stopped;
 mod storm;

@@ -134,3 +134,41 @@ async fn a_stream_that_nobody_reads_ends_too() {
     assert!(world.gateway.process().is_running());
     world.gateway.metric_is("sessions", &[], Duration::from_secs(2), 0.0).await;
 }
+
+/// Its requests wait in the kernel, where they cost it and not us.
+#[tokio::test]
+async fn a_client_that_does_not_read_its_answers_is_not_read_from() {
+    const PINGS: usize = 20_000;
+    let world = World::start_with(|builder| {
+        let builder =
+            builder.set("session.slow_consumer_grace", "'60s'").set("session.pong_timeout", "'30s'");
+        builder.set("session.max_inbound_per_second", "100000")
+    })
+    .await;
+    let mut ws = RawWs::connect_with(world.gateway.public, Some(4096), &[]).await;
+    ws.send(&json!({ "type": "auth", "token": token("deaf") }).to_string()).await;
+    ws.next_text().await;
+    let mut requests = Vec::new();
+    for n in 0..PINGS {
+        push_masked(&mut requests, format!(r#"{{"type":"ping","ts":{n}}}"#).as_bytes());
+    }
+    // As many as go out unread: until nothing moved for a while.
+    let mut rest = &requests[..];
+    let quiet = Duration::from_millis(500);
+    while !rest.is_empty() && tokio::time::timeout(quiet, ws.stream.writable()).await.is_ok() {
+        rest = &rest[ws.stream.try_write(rest).unwrap_or(0)..];
+    }
+    let_pass(quiet).await;
+    for n in 0..PINGS {
+        rest = &rest[ws.stream.try_write(rest).unwrap_or(0)..];
+        let answer = ws.next_text().await;
+        assert!(answer.starts_with(&format!(r#"{{"type":"pong","ts":{n},"#)), "{answer}");
+    }
+    world.gateway.metric_is("sessions", &[], Duration::from_secs(2), 1.0).await;
+}
+
+/// A client's text frame of at most 125 bytes, under a mask of zeros.
+fn push_masked(out: &mut Vec<u8>, payload: &[u8]) {
+    out.extend([TEXT, 0x80 | payload.len() as u8, 0, 0, 0, 0]);
+    out.extend(payload);
+}

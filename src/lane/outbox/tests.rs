@@ -163,6 +163,40 @@ proptest! {
     }
 }
 
+proptest! {
+    /// However writes end, in the middle of a frame or between two.
+    #[test]
+    fn the_age_is_that_of_the_oldest_quote_that_is_not_out(
+        steps in proptest::collection::vec((0..2 * SUBS, 0usize..80), 1..200),
+    ) {
+        let mut outbox = Outbox::default();
+        (0..SUBS).for_each(|sub| outbox.open(sub));
+        let mut due: Vec<(u16, u32)> = Vec::new();
+        let mut torn = None;
+        for (now, (sub, n)) in (0u32..).step_by(10).zip(steps) {
+            if sub < SUBS {
+                outbox.mark_quote(sub, false, now);
+                if due.iter().all(|(s, _)| *s != sub) {
+                    due.push((sub, now));
+                }
+            } else {
+                let (mut bytes, mut marks) = (Vec::new(), Vec::new());
+                outbox.gather(60, &mut bytes, &mut marks, |sub, _, out| out.extend(frame(sub, 0)));
+                let (had, n) = (torn.is_some(), n.min(bytes.len()));
+                let written = outbox.written(n, &bytes, &marks, now);
+                let begun: Vec<_> = due.drain(..written.n_begun).collect();
+                if written.n_begun > written.n_done {
+                    torn = begun.last().map(|(_, since)| *since);
+                } else if written.torn_done || !had {
+                    torn = None;
+                }
+            }
+            let oldest = due.iter().map(|(_, since)| *since).chain(torn).min();
+            prop_assert_eq!(outbox.age_ms(now), oldest.map_or(0, |since| now - since));
+        }
+    }
+}
+
 #[test]
 fn a_conflated_quote_keeps_its_place_and_its_age() {
     let mut outbox = Outbox::default();

@@ -251,6 +251,11 @@ impl Gateway {
     /// Ends it at once and starts it again on the same ports.
     pub async fn restart(&mut self) {
         self.process().kill9();
+        self.start_again().await;
+    }
+
+    /// Starts it on the same ports after it has ended.
+    pub async fn start_again(&mut self) {
         self.spawn();
         self.ready().await;
     }

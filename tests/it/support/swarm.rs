@@ -7,9 +7,10 @@ use super::token::token;
 use super::wait::{in_time, wait_until};
 use serde_json::json;
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
@@ -29,6 +30,8 @@ pub struct Seen {
     pub n_pings: AtomicU64,
     /// Whether the server ended it.
     pub closed: AtomicBool,
+    /// When the last advice allows to connect again.
+    pub not_before: Mutex<Option<Instant>>,
 }
 
 impl Seen {
@@ -38,8 +41,53 @@ impl Seen {
     }
 }
 
+/// Whole milliseconds from the stamp of a quote to its arrival, of all sessions of a swarm, for quotes whose `ts`
+/// is [`stamp`].
+pub struct Delays(Vec<AtomicU64>);
+
+/// Later than this an event counts as this late.
+const LATEST_MS: usize = 20_000;
+
+impl Default for Delays {
+    fn default() -> Self {
+        Self((0..=LATEST_MS).map(|_| AtomicU64::new(0)).collect())
+    }
+}
+
+impl Delays {
+    fn record(&self, since: i64) {
+        // Versions that are counted by hand are no stamps.
+        if since > stamp() / 2 {
+            let ms = ((stamp() - since).max(0) / 1_000) as usize;
+            self.0[ms.min(LATEST_MS)].fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// How many events there were, and the delays that so many of a hundred do not exceed. Begins anew.
+    pub fn take(&self, percents: [u64; 2]) -> (u64, [Duration; 2]) {
+        let counts: Vec<u64> = self.0.iter().map(|count| count.swap(0, Ordering::Relaxed)).collect();
+        let n: u64 = counts.iter().sum();
+        let at = |percent: u64| {
+            let mut so_far = 0;
+            let reached = |count: &u64| {
+                so_far += count;
+                so_far * 100 >= n * percent
+            };
+            Duration::from_millis(counts.iter().position(reached).unwrap_or(LATEST_MS) as u64)
+        };
+        (n, percents.map(at))
+    }
+}
+
+/// A version that tells when it was made: microseconds since the Unix epoch.
+pub fn stamp() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros() as i64
+}
+
 /// Open sessions, which answer their heartbeats in the background.
 pub struct Swarm {
+    /// See [`Delays`].
+    pub delays: Arc<Delays>,
     sessions: Vec<Arc<Seen>>,
     _tasks: JoinSet<()>,
 }
@@ -49,28 +97,19 @@ impl Swarm {
     pub async fn connect(gateway: &Gateway, n: usize, topics: impl Fn(usize) -> Vec<i64>) -> Self {
         raise_descriptors(n as u64 + 500);
         let (permits, mut tasks) = (Arc::new(Semaphore::new(CONNECTING)), JoinSet::new());
-        let subscribed = Arc::new(AtomicU64::new(0));
+        let (subscribed, delays) = (Arc::new(AtomicU64::new(0)), Arc::new(Delays::default()));
         let sessions: Vec<Arc<Seen>> = (0..n).map(|_| Arc::default()).collect();
         for (i, seen) in sessions.iter().enumerate() {
-            let topics: Vec<String> = topics(i).iter().map(|id| format!("quote:{id}")).collect();
-            let subscribe = json!({ "type": "subscribe", "request_id": "r", "topics": topics }).to_string();
-            let auth = json!({ "type": "auth", "token": token(&format!("user-{i}")) }).to_string();
-            let (seen, permits, subscribed) =
-                (Arc::clone(seen), Arc::clone(&permits), Arc::clone(&subscribed));
+            let topics = topics(i);
+            let (seen, permits) = (Arc::clone(seen), Arc::clone(&permits));
+            let (subscribed, delays) = (Arc::clone(&subscribed), Arc::clone(&delays));
             let to = gateway.public;
             tasks.spawn(async move {
                 let permit = permits.acquire_owned().await.unwrap();
-                let mut ws = RawWs::connect(to).await;
-                ws.send(&auth).await;
-                assert!(ws.next_text().await.starts_with(r#"{"type":"auth","ok":true"#));
-                if !topics.is_empty() {
-                    ws.send(&subscribe).await;
-                    let acknowledgement = ws.next_text().await;
-                    assert!(acknowledgement.starts_with(r#"{"type":"subscribe""#), "{acknowledgement}");
-                }
+                let ws = open(to, &format!("user-{i}"), &topics).await;
                 subscribed.fetch_add(1, Ordering::Relaxed);
                 drop(permit);
-                follow(ws, &seen).await;
+                follow(ws, &seen, &delays).await;
                 seen.closed.store(true, Ordering::Relaxed);
             });
         }
@@ -83,7 +122,7 @@ impl Swarm {
             subscribed.load(Ordering::Relaxed) == n as u64
         })
         .await;
-        Self { sessions, _tasks: tasks }
+        Self { delays, sessions, _tasks: tasks }
     }
 
     /// All sessions.
@@ -110,7 +149,22 @@ impl Swarm {
     }
 }
 
-async fn follow(mut ws: RawWs, seen: &Seen) {
+/// A session of `user` on these instruments.
+pub async fn open(to: SocketAddr, user: &str, ids: &[i64]) -> RawWs {
+    let mut ws = RawWs::connect(to).await;
+    ws.send(&json!({ "type": "auth", "token": token(user) }).to_string()).await;
+    assert!(ws.next_text().await.starts_with(r#"{"type":"auth","ok":true"#));
+    if !ids.is_empty() {
+        let topics: Vec<String> = ids.iter().map(|id| format!("quote:{id}")).collect();
+        ws.send(&json!({ "type": "subscribe", "request_id": "r", "topics": topics }).to_string()).await;
+        let acknowledgement = ws.next_text().await;
+        assert!(acknowledgement.starts_with(r#"{"type":"subscribe""#), "{acknowledgement}");
+    }
+    ws
+}
+
+/// Answers heartbeats and notes what comes, until the server closes.
+pub async fn follow(mut ws: RawWs, seen: &Seen, delays: &Delays) {
     while let Some(frame) = ws.frame().await {
         if frame.first == CLOSE {
             return;
@@ -126,9 +180,13 @@ async fn follow(mut ws: RawWs, seen: &Seen) {
             let (id, ts) = (number_after(text, r#""stockId":"#), number_after(text, r#""eventTs":"#));
             let before = seen.newest.lock().unwrap().insert(id, ts);
             seen.n_events.fetch_add(1, Ordering::Relaxed);
+            delays.record(ts);
             if before.is_some_and(|before| before >= ts) {
                 seen.n_went_back.fetch_add(1, Ordering::Relaxed);
             }
+        } else if text.starts_with(r#"{"type":"reconnect""#) {
+            let after = Duration::from_millis(number_after(text, r#""after_ms":"#) as u64);
+            *seen.not_before.lock().unwrap() = Some(Instant::now() + after);
         }
     }
 }
