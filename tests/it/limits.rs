@@ -4,6 +4,7 @@ use super::support::gateway::Gateway;
 use super::support::http;
 use super::support::publisher::watcher_key;
 use super::support::raw_ws::{RawWs, TEXT};
+use super::support::sse::Sse;
 use super::support::token::token;
 use super::support::wait::{let_pass, wait_for, wait_until};
 use super::support::world::World;
@@ -276,4 +277,47 @@ async fn the_inbound_rate_ends_who_talks_too_much_and_nobody_else() {
     assert_eq!(loud.closed(SOON).await, (1008, "rate_limited".into()));
     quiet.subscribe(&["quote:1"]).await;
     assert_eq!(quiet.all_within(Duration::from_millis(100)).await, Vec::<Heard>::new());
+}
+
+/// Reads until the newest and gives how many events came.
+async fn n_until(ws: &mut Ws, newest: i64) -> usize {
+    let mut n = 1;
+    while !ws.next_event().await.contains(&format!(r#""eventTs":{newest},"#)) {
+        n += 1;
+    }
+    n
+}
+
+#[tokio::test]
+async fn a_subscription_gets_the_newest_at_the_pace_that_it_asked_for() {
+    const QUOTES: i64 = 40;
+    let mut world = World::start().await;
+    let mut paced = Ws::open_as(&world.gateway, "paced").await;
+    paced.send(r#"{"type":"subscribe","request_id":"r","topics":["quote:101"],"max_rate_hz":2}"#);
+    assert!(paced.next_text().await.contains(r#""subscribed":["quote:101"]"#));
+    let bearer = format!("Bearer {}", token("stream"));
+    let path = "/market/sse?topics=quote:101&max_rate_hz=2";
+    let headers = [("Authorization", bearer.as_str())];
+    let mut stream = Sse::connect(world.gateway.public, path, &headers).await.expect("a stream");
+    stream.acknowledgement().await;
+    let begun = Instant::now();
+    for ts in 1..=QUOTES {
+        world.announce(101, "71000.10", ts).await;
+        let_pass(Duration::from_millis(50)).await;
+    }
+    let n = n_until(&mut paced, QUOTES).await;
+    let mut n_streamed = 1;
+    while !stream.next_event().await.contains(&format!(r#""eventTs":{QUOTES},"#)) {
+        n_streamed += 1;
+    }
+    let most = 2.0 * begun.elapsed().as_secs_f64() + 2.0;
+    assert!(n >= 2 && n as f64 <= most, "{n} events in {:?}", begun.elapsed());
+    assert!(n_streamed >= 2 && n_streamed as f64 <= most, "{n_streamed} events in {:?}", begun.elapsed());
+
+    // Subscribed again without a pace, it gets every one that comes alone.
+    paced.subscribe(&["quote:101"]).await;
+    for ts in QUOTES + 1..=QUOTES + 5 {
+        world.announce(101, "71000.10", ts).await;
+        assert_eq!(n_until(&mut paced, ts).await, 1);
+    }
 }

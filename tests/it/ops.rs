@@ -143,6 +143,47 @@ async fn every_series_is_there_from_the_start_and_accounts_balance() {
 }
 
 #[tokio::test]
+async fn sessions_are_listed_page_by_page_with_nothing_personal_but_the_user() {
+    let world = World::start().await;
+    let mut sessions = Vec::new();
+    for user in ["5", "6", "7", "8"] {
+        let mut ws = Ws::open_as(&world.gateway, user).await;
+        ws.subscribe(&["quote:101", "quote:102"]).await;
+        sessions.push(ws);
+    }
+    let _stream = Sse::open(&world.gateway, &token("9"), "quote:101").await;
+    world.gateway.metric_is("sessions", &[], Duration::from_secs(5), 5.0).await;
+    let (mut users, mut ids, mut from) = (Vec::new(), Vec::new(), String::new());
+    loop {
+        let page =
+            http::get(world.gateway.admin, &format!("/debug/sessions?limit=2{from}"), &[]).await.json();
+        let listed = page["sessions"].as_array().unwrap();
+        assert!(listed.len() <= 2, "{page}");
+        for session in listed {
+            let mut fields: Vec<&String> = session.as_object().unwrap().keys().collect();
+            fields.sort();
+            assert_eq!(
+                fields,
+                ["backlog_age_ms", "blocked", "id", "pending", "subscriptions", "transport", "user_id"]
+            );
+            let is_stream = session["user_id"] == "9";
+            assert_eq!(session["transport"], if is_stream { "sse" } else { "ws" });
+            assert_eq!(session["subscriptions"], if is_stream { 1 } else { 2 });
+            users.push(session["user_id"].as_str().unwrap().to_owned());
+            ids.push(session["id"].as_str().unwrap().to_owned());
+        }
+        match page["next"].as_str() {
+            Some(next) => from = format!("&from={next}"),
+            None => break,
+        }
+    }
+    users.sort();
+    ids.sort();
+    ids.dedup();
+    assert_eq!((users, ids.len()), (["5", "6", "7", "8", "9"].map(String::from).to_vec(), 5));
+}
+
+#[tokio::test]
 async fn the_demo_gateway_needs_no_redis_and_no_token() {
     let gateway =
         Gateway::builder().set("redis.mode", "'embedded'").set("auth.anonymous", "true").start().await;
