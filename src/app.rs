@@ -6,6 +6,7 @@
 pub mod live;
 mod schema;
 mod source;
+mod streams;
 
 use crate::catch_up::CatchUp;
 use crate::clock::Now;
@@ -22,11 +23,13 @@ use crate::publish::QuotePublisher;
 use crate::session::standing::Timers;
 use crate::session::sweep;
 use crate::shutdown::{Phase, Phases, Requests};
+use crate::stream::sessions::Sessions;
 use anyhow::Context;
 use live::Live;
 use source::Source;
 use std::sync::Arc;
 use std::time::Duration;
+use streams::Streams;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -50,6 +53,7 @@ pub struct App {
     source: Source,
     fanout: Arc<Fanout>,
     catch_up: Arc<CatchUp>,
+    streams: Streams,
     lanes: Arc<Lanes>,
     threads: LaneThreads,
     metrics: Arc<Metrics>,
@@ -118,6 +122,7 @@ impl App {
         let lanes = Arc::new(lanes);
         metrics.attach(Arc::clone(&lanes), Arc::clone(&fanout));
 
+        let streams = Streams::new(&config, &source, &limits, &metrics, &ends.core);
         let phases = Phases::new();
         let admitting = Arc::clone(&lanes);
         let services = Services {
@@ -137,6 +142,7 @@ impl App {
                 })
             },
             publisher: source.publisher(&fanout),
+            streams: config.streams.enabled.then(|| streams.edge.clone()),
         };
         let app = Self {
             config,
@@ -144,6 +150,7 @@ impl App {
             source,
             fanout,
             catch_up,
+            streams,
             lanes,
             threads,
             metrics,
@@ -178,7 +185,7 @@ impl App {
     /// Serves until `requests` ask for the end or a core task fails, and then drains.
     pub async fn run(self, requests: Requests) -> Outcome {
         let Self { config, edge, source, fanout, catch_up, lanes, threads, metrics, phases, .. } = self;
-        let Self { services, ends, .. } = self;
+        let Self { services, streams, ends, .. } = self;
         let failed = CancellationToken::new();
         let core = TaskTracker::new();
         let upstream = TaskTracker::new();
@@ -190,6 +197,8 @@ impl App {
         let resync = Arc::new(move |ids| restored.restored(ids));
         let feeding = source.run(Arc::clone(&fanout), resync, ends.source.clone());
         guard("source", &ends.source).spawn(&upstream, feeding);
+        let Streams { sessions, reading, .. } = streams;
+        guard("streams", &ends.source).spawn(&upstream, reading.run(ends.source.clone()));
         guard("catch-up", &ends.core).spawn(&core, catch_up.run(ends.core.clone()));
         guard("sweep", &ends.core).spawn(&core, sweep::run(Arc::clone(&lanes), ends.core.clone()));
         guard("upkeep", &ends.core).spawn(&core, upkeep(Arc::clone(&metrics), ends.core.clone()));
@@ -210,7 +219,7 @@ impl App {
         }
 
         tokio::select! {
-            () = drain(&config, &lanes, &source, &phases, &ends) => {}
+            () = drain(&config, (&lanes, &sessions), &source, &phases, &ends) => {}
             () = requests.stopping() => tracing::warn!("asked twice: stopping at once"),
         }
 
@@ -220,6 +229,7 @@ impl App {
         ends.core.cancel();
         let joined = tokio::task::spawn_blocking(|| threads.join());
         let _ = timeout_at(last, joined).await;
+        sessions.ended(last).await;
         source.close(last).await;
         ends.source.cancel();
         ends.edge.draining.cancel();
@@ -234,10 +244,16 @@ impl App {
 }
 
 /// Not ready, then no new sessions and the old ones told to leave one after the other.
-async fn drain(config: &Config, lanes: &Lanes, source: &Source, phases: &Phases, ends: &Ends) {
+async fn drain(
+    config: &Config,
+    (lanes, streams): (&Lanes, &Sessions),
+    source: &Source,
+    phases: &Phases,
+    ends: &Ends,
+) {
     let began = Instant::now();
     phases.advance(Phase::NotReady);
-    tracing::info!(sessions = lanes.n_sessions(), "draining");
+    tracing::info!(sessions = lanes.n_sessions(), stream.sessions = streams.n_sessions(), "draining");
     tokio::time::sleep(config.drain.notice).await;
 
     phases.advance(Phase::Draining);
@@ -246,15 +262,31 @@ async fn drain(config: &Config, lanes: &Lanes, source: &Source, phases: &Phases,
     let deadline = began + config.drain.deadline;
     let margin = LAST_STEPS.min(config.drain.deadline / 4);
     let within = deadline.saturating_duration_since(Instant::now()).saturating_sub(margin);
+    let (of_lanes, of_streams) = share(config.drain.reconnect_rate, lanes.n_sessions(), streams.n_sessions());
     let gone = async {
-        lanes.drain(config.drain.reconnect_rate, within).await;
+        lanes.drain(of_lanes, within).await;
         while lanes.n_sessions() > 0 {
             tokio::time::sleep(DRAIN_LOOK).await;
         }
     };
-    if timeout_at(deadline, gone).await.is_err() {
-        tracing::warn!(sessions = lanes.n_sessions(), "the drain's deadline passed with sessions left");
+    let all_gone = async { tokio::join!(gone, streams.drain(of_streams, within, Now::read())) };
+    if timeout_at(deadline, all_gone).await.is_err() {
+        let (sessions, of_streams) = (lanes.n_sessions(), streams.n_sessions());
+        tracing::warn!(
+            sessions,
+            stream.sessions = of_streams,
+            "the drain's deadline passed with sessions left"
+        );
     }
+}
+
+/// Shares the rate of reconnects among the two kinds of sessions by their number. Neither gets none: a session of
+/// either may still be on its way in.
+fn share(rate: u32, n_in_lanes: u64, n_of_streams: usize) -> (u32, u32) {
+    let (lanes, streams) = (n_in_lanes as f64, n_of_streams as f64);
+    let of_streams = f64::from(rate) * streams / (lanes + streams).max(1.0);
+    let of_streams = of_streams.round() as u32;
+    (rate.saturating_sub(of_streams).max(1), of_streams.max(1))
 }
 
 fn health(lanes: &Arc<Lanes>, phases: &Phases, source: &Source) -> Health {

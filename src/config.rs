@@ -17,6 +17,7 @@ pub mod print;
 pub mod problem;
 pub mod raw;
 pub mod rules;
+pub mod streams;
 
 #[cfg(test)]
 mod tests;
@@ -65,6 +66,8 @@ pub struct Config {
     pub catch_up: CatchUp,
     /// Telling the publisher what is watched.
     pub watchers: Watchers,
+    /// Lossless streams.
+    pub streams: streams::Streams,
     /// Ending.
     pub drain: Drain,
     /// Delivery threads.
@@ -142,6 +145,8 @@ pub struct Jwt {
     pub leeway: Duration,
     /// Claim with the instruments that a token's bearer may see; where absent, every token shows them all.
     pub topics_claim: Option<String>,
+    /// Claim with the streams that a token's bearer may read; where absent, every token reads them all.
+    pub streams_claim: Option<String>,
 }
 
 impl Default for Jwt {
@@ -155,6 +160,7 @@ impl Default for Jwt {
             audience: None,
             leeway: Duration::from_secs(30),
             topics_claim: None,
+            streams_claim: None,
         }
     }
 }
@@ -434,4 +440,7 @@ impl Default for Metrics {
 pub struct Demo {
     /// Whether `GET /` serves the live page.
     pub page: bool,
+    /// Demo streams that are written at the same time; 0 serves no `POST /stream/demo`. Whoever may read streams can
+    /// have them written, so that this bounds what a stranger can make Redis hold.
+    pub streams: usize,
 }

@@ -14,6 +14,7 @@ pub mod connection;
 pub mod ops;
 pub mod origin;
 pub mod sessions;
+pub mod stream;
 
 mod accept;
 mod address;
@@ -49,7 +50,7 @@ use address::TrustedProxies;
 use auth::Verifier;
 use axum::Router;
 use bucket::Bucket;
-use connection::{Admit, Connections, Deadlines};
+use connection::{Admit, AdmitStream, Connections, Deadlines};
 use descriptors::Budget;
 use entrance::Entrance;
 use limits::Places;
@@ -99,6 +100,8 @@ pub struct Services {
     pub sessions: ListSessions,
     /// Takes quotes over HTTP.
     pub publisher: Arc<dyn QuotePublisher>,
+    /// Serves lossless streams, where they are served.
+    pub streams: Option<stream::Streams>,
 }
 
 /// When the edge ends.
@@ -171,7 +174,7 @@ impl Edge {
     pub async fn serve(self, services: Services, shutdown: Shutdown) -> io::Result<()> {
         let Self { config, public, admin, origins, proxies, n_descriptors, .. } = self;
         let Services { admit, authenticator, tickets, user_places, limits, .. } = services;
-        let Services { catch_up, metrics, health, sessions, publisher, .. } = services;
+        let Services { catch_up, metrics, health, sessions, publisher, streams, .. } = services;
         let publishing = Publishing::new(config.listen.publish_key.clone(), publisher);
         let Shutdown { draining, stopped } = shutdown;
         let options = Options::new(&config.session);
@@ -202,20 +205,32 @@ impl Edge {
         }
         let accepts = Bucket::new(limits.accepts_per_second(), Now::read().mono);
 
+        let admit_stream: AdmitStream = match streams.clone() {
+            Some(streams) => Arc::new(move |admission| streams.sessions.admit(admission)),
+            None => Arc::new(|_| Ok(())),
+        };
         let connections = |router: Router, draining: &CancellationToken| {
             let ends = (draining.clone(), stopped.clone());
             let deadlines = Deadlines::new(config.listen.header_timeout);
-            Connections::new(router, deadlines, options, Arc::clone(&admit), ends, Arc::clone(&metrics))
+            Connections::new(
+                router,
+                deadlines,
+                options,
+                (Arc::clone(&admit), Arc::clone(&admit_stream)),
+                ends,
+                Arc::clone(&metrics),
+            )
         };
         let tasks = TaskTracker::new();
         let acceptor = |listener, kind, connections, max_unadmitted| {
             let (tasks, metrics) = (tasks.clone(), Arc::clone(&metrics));
             Acceptor::new(listener, kind, connections, options, max_unadmitted, tasks, metrics)
         };
-        let public_connections = connections(router::public(entrance, config.demo.page), &draining);
+        let public_connections =
+            connections(router::public(entrance, streams.clone(), config.demo.page), &draining);
         let health = health.with_lack(Arc::clone(&authenticator));
         let admin_connections =
-            connections(ops::admin(health, sessions, publishing, Arc::clone(&metrics)), &stopped);
+            connections(ops::admin(health, sessions, publishing, streams, Arc::clone(&metrics)), &stopped);
         let kind = Kind::Public { accepts, limits, budget, places };
         let public = acceptor(public, kind, public_connections, MAX_UNADMITTED);
         let admin = acceptor(admin, Kind::Admin, admin_connections, MAX_ADMIN);

@@ -19,6 +19,7 @@
 
 // The domain.
 pub mod clock;
+pub mod entry;
 pub mod instrument;
 pub mod protocol;
 pub mod quote;
@@ -30,6 +31,7 @@ pub mod fanout;
 pub mod lane;
 pub mod publish;
 pub mod session;
+pub mod stream;
 
 // The two sides.
 pub mod edge;

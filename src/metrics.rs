@@ -14,6 +14,7 @@ pub mod edge;
 pub mod lanes;
 pub mod process;
 pub mod snapshots;
+pub mod streams;
 pub mod upstream;
 pub mod user_places;
 pub mod watchers;
@@ -47,6 +48,8 @@ pub struct Metrics {
     pub process: process::ProcessMetrics,
     /// Reading price keys.
     pub snapshots: snapshots::SnapshotMetrics,
+    /// Lossless streams.
+    pub streams: Arc<streams::StreamMetrics>,
     /// The Redis side.
     pub upstream: upstream::UpstreamMetrics,
     /// The limit of sessions per user.
@@ -83,6 +86,7 @@ impl Metrics {
             lanes: lanes::LaneMetrics::register(&registry),
             process: process::ProcessMetrics::register(&registry),
             snapshots: snapshots::SnapshotMetrics::register(&registry),
+            streams: Arc::new(streams::StreamMetrics::register(&registry)),
             upstream: upstream::UpstreamMetrics::register(&registry),
             user_places: user_places::UserPlaceMetrics::register(&registry),
             watchers: watchers::WatcherMetrics::register(&registry),

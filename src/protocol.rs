@@ -12,3 +12,4 @@ pub mod cursor;
 pub mod event;
 pub mod frame;
 pub mod server;
+pub mod stream;

@@ -23,6 +23,7 @@ pub mod readiness;
 mod sink;
 pub mod slots;
 pub mod snapshot;
+pub mod streams;
 pub mod subscriber;
 pub mod tickets;
 pub mod topology;

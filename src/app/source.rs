@@ -12,6 +12,8 @@ use crate::publish::QuotePublisher;
 use crate::session::WatchRegistry;
 use crate::session::tickets::{MemoryTickets, Tickets};
 use crate::session::user_places::{MemoryPlaces, UserPlaces};
+use crate::stream::hub::Hub;
+use crate::stream::{StreamSource, StreamWriter};
 use crate::upstream::commands::Commands;
 use crate::upstream::connection::Connector;
 use crate::upstream::coverage::Resync;
@@ -20,6 +22,9 @@ use crate::upstream::feed::Feed;
 use crate::upstream::publish::Publisher;
 use crate::upstream::readiness::Readiness;
 use crate::upstream::snapshot::RedisSnapshots;
+use crate::upstream::streams::RedisStreams;
+use crate::upstream::streams::embedded::EmbeddedStreams;
+use crate::upstream::streams::reader::Reader;
 use crate::upstream::subscriber::{Parts, Subscriber, Timing};
 use crate::upstream::tickets::RedisTickets;
 use crate::upstream::topology::Topology;
@@ -52,6 +57,24 @@ pub struct Redis {
     publisher: Arc<Publisher>,
     metrics: Arc<Metrics>,
     ingest: Ingest,
+}
+
+/// What brings the entries of streams to those who watch.
+pub enum StreamReading {
+    /// From inside the process.
+    Embedded(Arc<EmbeddedStreams>, Arc<Hub>),
+    /// From Redis.
+    Redis(Reader),
+}
+
+impl StreamReading {
+    /// Reads until `end`.
+    pub async fn run(self, end: CancellationToken) {
+        match self {
+            Self::Embedded(streams, hub) => streams.run(hub, end).await,
+            Self::Redis(reader) => reader.run(end).await,
+        }
+    }
 }
 
 impl Source {
@@ -165,6 +188,35 @@ impl Source {
         match self {
             Self::Embedded(bus, _) => Arc::new(EmbeddedPublisher::new(Arc::clone(bus), Arc::clone(fanout))),
             Self::Redis(redis) => Arc::clone(&redis.publisher) as _,
+        }
+    }
+
+    /// Where streams are kept, how entries are added, and what brings them to those who watch in `hub`. To be asked
+    /// for once: streams inside the process are new each time.
+    pub fn streams(
+        &self,
+        config: &Config,
+        hub: &Arc<Hub>,
+    ) -> (Arc<dyn StreamSource>, Arc<dyn StreamWriter>, StreamReading) {
+        match self {
+            Self::Embedded(..) => {
+                let streams = Arc::new(EmbeddedStreams::new(&config.streams));
+                let reading = StreamReading::Embedded(Arc::clone(&streams), Arc::clone(hub));
+                (Arc::clone(&streams) as _, streams, reading)
+            }
+            Self::Redis(redis) => {
+                let streams = RedisStreams::new(Arc::clone(&redis.commands), config.streams.clone());
+                let streams = Arc::new(streams);
+                let reader = Reader::new(
+                    Arc::clone(hub),
+                    Arc::clone(&redis.connector),
+                    Arc::clone(&redis.topology),
+                    Arc::clone(&redis.commands),
+                    Arc::clone(&redis.metrics.streams),
+                    config,
+                );
+                (Arc::clone(&streams) as _, streams, StreamReading::Redis(reader))
+            }
         }
     }
 

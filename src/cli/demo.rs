@@ -105,11 +105,12 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 }
 
 /// What the environment may change. No balancer needs notice of a demo's end.
-const PRESETS: [(&str, &str); 4] = [
+const PRESETS: [(&str, &str); 5] = [
     ("listen.public", "127.0.0.1:8080"),
     ("listen.admin", "127.0.0.1:8081"),
     ("listen.allowed_origins", "*"),
     ("drain.notice", "0s"),
+    ("demo.streams", "64"),
 ];
 
 /// What makes it the demo.

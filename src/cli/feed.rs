@@ -6,6 +6,7 @@ mod flow;
 mod schedule;
 pub mod source;
 mod tally;
+mod tokens;
 
 use super::Failure;
 use super::redis::{RedisArgs, Servers};
@@ -74,6 +75,8 @@ pub struct Args {
     /// Store the price keys and announce nothing: to fill them, or to measure what the servers take.
     #[arg(long, conflicts_with = "per_instrument")]
     keys_only: bool,
+    #[command(flatten)]
+    tokens: tokens::Args,
 }
 
 impl Args {
@@ -110,6 +113,9 @@ impl Args {
 /// # Errors
 /// The arguments make no sense, the servers can't be reached, or something could not be published.
 pub async fn run(args: Args) -> Result<(), Failure> {
+    if args.tokens.tokens {
+        return tokens::run(&args.tokens, &args.redis).await;
+    }
     let (redis, source) = (args.config()?, args.source()?);
     let numbered = redis.channel.layout == ChannelLayout::Partitioned;
     let servers = Servers::find(&redis).await?;

@@ -87,6 +87,14 @@ pub struct RedisArgs {
 }
 
 impl RedisArgs {
+    /// What is configured about streams.
+    ///
+    /// # Errors
+    /// The configuration has problems.
+    pub fn streams(&self) -> Result<config::streams::Streams, Failure> {
+        Ok(self.config.load(Purpose::Look)?.config.streams)
+    }
+
     /// The servers, and everything else about Redis as configured.
     ///
     /// # Errors

@@ -14,6 +14,7 @@ use super::kind::number::{Count, Size, Span};
 use super::kind::text::{Address, List, SecretText, Text};
 use super::kind::{Choice, Flag, Kind, Maybe, Raw};
 use super::log::LogFormat;
+use super::streams::UnknownStream;
 use super::{ChannelKind, ChannelLayout, Config, RedisMode, check};
 
 /// One key.
@@ -86,6 +87,7 @@ keys! {
     auth.jwt.audience: Maybe(Text(check::not_blank));
     auth.jwt.leeway: span(0, HOUR);
     auth.jwt.topics_claim: Maybe(Text(check::claim));
+    auth.jwt.streams_claim: Maybe(Text(check::claim));
     session.heartbeat_interval: span(10, HOUR);
     session.pong_timeout: span(10, HOUR);
     session.max_missed_pongs: Count { min: 1, max: 1_000 };
@@ -137,6 +139,13 @@ keys! {
     watchers.renew_interval: span(10, DAY);
     watchers.ttl: span(1_000, DAY);
     watchers.batch_interval: span(0, 10 * SECOND);
+    streams.enabled: Flag;
+    streams.prefix: Text(check::channel);
+    streams.unknown: Choice(&[("wait", UnknownStream::Wait), ("not-found", UnknownStream::NotFound)]);
+    streams.producer_timeout: span(10, HOUR);
+    streams.abandon_timeout: span(10, DAY);
+    streams.max_entries: Count { min: 16, max: 10_000_000 };
+    streams.ttl: span(1_000, 30 * DAY);
     drain.notice: span(0, HOUR);
     drain.deadline: span(10, HOUR);
     drain.reconnect_rate: Count { min: 1, max: 10_000_000 };
@@ -145,6 +154,7 @@ keys! {
     log.filter: Text(check::log_filter);
     log.format: Choice(&[("text", LogFormat::Text), ("json", LogFormat::Json)]);
     demo.page: Flag;
+    demo.streams: Count { min: 0, max: 10_000 };
 }
 
 const SECOND: u64 = 1_000;

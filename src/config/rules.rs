@@ -43,6 +43,13 @@ pub const RULES: &[Rule] = &[
         },
     },
     Rule {
+        keys: &["streams.producer_timeout", "streams.abandon_timeout"],
+        judge: |config| {
+            let holds = config.streams.producer_timeout < config.streams.abandon_timeout;
+            unless(holds, "must be shorter than streams.abandon_timeout, or nobody is told before the end")
+        },
+    },
+    Rule {
         keys: &["catch_up.gather", "catch_up.deadline"],
         judge: |config| {
             unless(
@@ -92,6 +99,13 @@ pub const RULES: &[Rule] = &[
         judge: |config| {
             let both = config.auth.jwt.secret_file.is_some() && config.auth.jwt.secret.is_some();
             unless(!both, "must not be set together with auth.jwt.secret; keep one of them")
+        },
+    },
+    Rule {
+        keys: &["auth.jwt.streams_claim", "auth.anonymous"],
+        judge: |config| {
+            let both = config.auth.jwt.streams_claim.is_some() && config.auth.anonymous;
+            unless(!both, "limits nobody with auth.anonymous = true, which shows everything to everybody")
         },
     },
     Rule {

@@ -8,10 +8,11 @@
 
 use super::refuse;
 use super::socket::Options;
-use super::takeover::{self, Start, Takeover};
+use super::takeover::{self, Kind, Start, Takeover};
 use crate::metrics::Metrics;
 use crate::metrics::edge::Refusal;
 use crate::session::Admission;
+use crate::stream;
 use axum::Router;
 use axum::body::Body;
 use axum::http::Request;
@@ -59,6 +60,9 @@ impl Deadlines {
 /// Takes an admitted connection to a lane, or gives it back.
 pub type Admit = Arc<dyn Fn(Admission) -> Result<(), Box<Admission>> + Send + Sync>;
 
+/// Takes an admitted connection to a session of a stream.
+pub type AdmitStream = Arc<dyn Fn(stream::sessions::Admission) -> io::Result<()> + Send + Sync>;
+
 /// The peer of the connection that a request came over, as an extension of the request.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer(pub SocketAddr);
@@ -93,7 +97,7 @@ pub struct Connections {
     http: http1::Builder,
     deadlines: Deadlines,
     options: Options,
-    admit: Admit,
+    admit: (Admit, AdmitStream),
     draining: CancellationToken,
     stopped: CancellationToken,
     metrics: Arc<Metrics>,
@@ -110,7 +114,7 @@ impl Connections {
         router: Router,
         deadlines: Deadlines,
         options: Options,
-        admit: Admit,
+        admit: (Admit, AdmitStream),
         (draining, stopped): (CancellationToken, CancellationToken),
         metrics: Arc<Metrics>,
     ) -> Arc<Self> {
@@ -154,10 +158,18 @@ impl Connections {
 
     async fn admit(&self, stream: TcpStream, read_ahead: Bytes, handover: Handover) -> io::Result<()> {
         self.options.apply_session(&stream)?;
-        let Handover { head, start: Start { transport, principal, permit } } = handover;
+        let Handover { head, start: Start { kind, principal, permit } } = handover;
         let stream = stream.into_std()?;
+        let transport = match kind {
+            Kind::Market(transport) => transport,
+            Kind::Stream(start) => {
+                let admission =
+                    stream::sessions::Admission { stream, read_ahead, head, start, principal, permit };
+                return (self.admit.1)(admission);
+            }
+        };
         let admission = Admission { stream, read_ahead, head, transport, principal, permit };
-        if let Err(admission) = (self.admit)(admission) {
+        if let Err(admission) = (self.admit.0)(admission) {
             self.metrics.edge.refusals.count(Refusal::Lanes);
             refuse::politely(TcpStream::from_std(admission.stream)?, Refusal::Lanes).await;
         }
@@ -208,7 +220,7 @@ mod tests {
             router,
             deadlines,
             Options::new(&crate::config::Session::default()),
-            Arc::new(|admission| Err(Box::new(admission))),
+            (Arc::new(|admission| Err(Box::new(admission))), Arc::new(|_| Ok(()))),
             Default::default(),
             Arc::new(Metrics::new("t")),
         );

@@ -31,9 +31,12 @@ impl Refusal {
             | Self::NoInstrument
             | Self::TooManyInstruments
             | Self::Payloads
+            | Self::StreamId
+            | Self::StreamPlace
+            | Self::Entries
             | Self::Page => StatusCode::BAD_REQUEST,
             Self::Body => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::Path => StatusCode::NOT_FOUND,
+            Self::Path | Self::UnknownStream => StatusCode::NOT_FOUND,
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
         }
     }
@@ -86,6 +89,12 @@ impl Refusal {
             Self::TooManyInstruments => "the request names too many instruments",
             Self::PublishKey => "the key of listen.publish_key is required",
             Self::Payloads => "the body must be one JSON object or an array of at most 10000",
+            Self::StreamId => "id must be 1 to 128 of A-Z a-z 0-9 . _ ~ : -",
+            Self::StreamPlace => "from must be an entry id such as 1700000000123-0, 0 or $",
+            Self::UnknownStream => "there is no such stream",
+            Self::Entries => {
+                "the body must be an entry or an array of at most 1000, each with event, data or end"
+            }
             Self::Page => "from must be the next of an earlier answer, limit a number from 1 to 1000",
             Self::Body => "the request body is too large or doesn't belong here",
             Self::Path => "no such path",

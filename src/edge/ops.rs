@@ -8,6 +8,7 @@ use super::auth::Verifier;
 use super::publish::{self, Publishing};
 use super::router::counted;
 use super::sessions::{self, ListSessions};
+use super::stream::{self, Streams};
 use crate::metrics::Metrics;
 use crate::metrics::edge::Route;
 use axum::Router;
@@ -44,12 +45,15 @@ pub fn admin(
     health: Health,
     sessions: ListSessions,
     publishing: Publishing,
+    streams: Option<Streams>,
     metrics: Arc<Metrics>,
 ) -> Router {
     let Health { stalled, unready } = health;
     let spring_unready = Arc::clone(&unready);
     let (exposition, spring_exposition) = (Arc::clone(&metrics), Arc::clone(&metrics));
+    let of_streams = streams.map(|streams| stream::admin::router(publishing.clone(), streams));
     let router = Router::new()
+        .merge(of_streams.unwrap_or_default())
         .merge(sessions::router(sessions))
         .merge(publish::router(publishing))
         .route("/livez", get(move || async move { verdict(stalled(), "live", "stalled") }))

@@ -11,7 +11,7 @@ use crate::publish::{Published, QuotePublisher};
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::extract::Request;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use serde_json::value::RawValue;
@@ -44,10 +44,15 @@ impl Publishing {
         Self { key: key.map(|key| Sha256::digest(key.expose()).into()), publisher }
     }
 
+    /// Whether a request with these headers presents the key.
+    pub(super) fn allows(&self, headers: &HeaderMap) -> bool {
+        let given: Option<[u8; 32]> = bearer(headers).map(|key| Sha256::digest(key).into());
+        self.key.is_some() && given == self.key
+    }
+
     async fn publish(&self, request: Request) -> Result<Response, Refusal> {
         let (parts, body) = request.into_parts();
-        let given: Option<[u8; 32]> = bearer(&parts.headers).map(|key| Sha256::digest(key).into());
-        if self.key.is_none() || given != self.key {
+        if !self.allows(&parts.headers) {
             return Err(Refusal::PublishKey);
         }
         let payloads = payloads(&read(body).await?).ok_or(Refusal::Payloads)?;
@@ -64,7 +69,11 @@ pub fn router(publishing: Publishing) -> Router {
     Router::new().route("/publish", post(answer))
 }
 
-async fn read(body: Body) -> Result<Vec<u8>, Refusal> {
+/// A body within bounds of size and time.
+///
+/// # Errors
+/// It is too large or takes too long.
+pub(super) async fn read(body: Body) -> Result<Vec<u8>, Refusal> {
     let read = timeout(BODY_DEADLINE, to_bytes(body, MAX_BODY)).await;
     read.ok().and_then(Result::ok).map(Vec::from).ok_or(Refusal::Body)
 }

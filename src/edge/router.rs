@@ -2,7 +2,8 @@
 
 use super::entrance::Entrance;
 use super::origin::Allowed;
-use super::{page, prices, sse, ticket, ws};
+use super::stream::Streams;
+use super::{page, prices, sse, stream, ticket, ws};
 use crate::metrics::Metrics;
 use crate::metrics::edge::{Refusal, Route, StatusClass};
 use axum::Router;
@@ -21,14 +22,15 @@ const PREFLIGHT_AGE: Duration = Duration::from_secs(600);
 /// Bodies that requests announce at most. Nothing here reads one.
 const MAX_BODY_BYTES: u64 = 16 * 1024;
 
-/// The public paths; with the live page if `with_page`.
-pub fn public(entrance: Arc<Entrance>, with_page: bool) -> Router {
+/// The public paths; with those of streams where there are any, and the live page if `with_page`.
+pub fn public(entrance: Arc<Entrance>, streams: Option<Streams>, with_page: bool) -> Router {
     let cors = cors(&entrance);
     let market = Router::new()
         .route("/market/ws", get(ws::open).head(method_unknown))
         .route("/market/sse", get(sse::open).head(method_unknown))
         .route("/market/prices", get(prices::read))
         .route("/market/ticket", post(ticket::issue))
+        .merge(streams.map(|streams| stream::router(Arc::clone(&entrance), streams)).unwrap_or_default())
         // Before the layers, so that they surround this answer too; it is where preflights would end.
         .method_not_allowed_fallback(method_unknown)
         .layer(from_fn_with_state(Arc::clone(&entrance), check))
@@ -51,7 +53,7 @@ async fn path_unknown() -> Refusal {
     Refusal::Path
 }
 
-async fn method_unknown() -> Refusal {
+pub(super) async fn method_unknown() -> Refusal {
     Refusal::Method
 }
 
@@ -91,6 +93,9 @@ fn public_route(path: &str) -> Route {
         "/market/sse" => Route::Sse,
         "/market/prices" => Route::Prices,
         "/market/ticket" => Route::Ticket,
+        "/stream/sse" => Route::StreamSse,
+        "/ws/stream" => Route::StreamWs,
+        "/stream/demo" => Route::StreamDemo,
         path if page::is_page(path) => Route::Page,
         _ => Route::Unknown,
     }

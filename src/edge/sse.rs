@@ -2,7 +2,7 @@
 
 use super::entrance::{Entrance, without_body};
 use super::query::Query;
-use super::takeover::{Start, Takeover};
+use super::takeover::{Kind, Start, Takeover};
 use crate::metrics::edge::Refusal;
 use crate::protocol::client::TopicRequest;
 use crate::session::Transport;
@@ -42,6 +42,14 @@ pub async fn open(State(entrance): State<Arc<Entrance>>, request: Request) -> Re
 
     let chunked = parts.version == Version::HTTP_11;
     let last_event_id = last_event_id(&parts.headers, &query);
+    let mut response = response(chunked);
+    let transport = Transport::Sse { request, last_event_id, chunked, max_rate_hz };
+    Takeover::mark(&mut response, Start { kind: Kind::Market(transport), principal, permit });
+    Ok(response)
+}
+
+/// The answer that a stream of events begins with.
+pub(super) fn response(chunked: bool) -> Response {
     let mut response = Response::new(Body::empty());
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
@@ -52,9 +60,7 @@ pub async fn open(State(entrance): State<Arc<Entrance>>, request: Request) -> Re
     if chunked {
         headers.insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
     }
-    let transport = Transport::Sse { request, last_event_id, chunked, max_rate_hz };
-    Takeover::mark(&mut response, Start { transport, principal, permit });
-    Ok(response)
+    response
 }
 
 /// The id of the last event seen: what the browser says of this stream, otherwise what the page says. One that

@@ -7,6 +7,7 @@
 //! before it has read the answers to earlier requests on the connection may lose the end of them.)
 
 use crate::session::{Principal, Transport};
+use crate::stream;
 use axum::body::Body;
 use axum::http::{HeaderName, Version, header};
 use axum::response::Response;
@@ -14,10 +15,18 @@ use std::any::Any;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
+/// What kind of session begins.
+pub enum Kind {
+    /// One that shows quotes, in a lane.
+    Market(Transport),
+    /// One that reads a stream.
+    Stream(stream::sessions::Start),
+}
+
 /// What a session starts from, apart from its socket.
 pub struct Start {
     /// How to go on.
-    pub transport: Transport,
+    pub kind: Kind,
     /// Who the request proved to come from.
     pub principal: Option<Principal>,
     /// The session's place in the limits.
@@ -85,7 +94,8 @@ mod tests {
     #[test]
     fn a_start_is_claimed_once() {
         let mut response = Response::new(Body::empty());
-        let start = Start { transport: Transport::Ws, principal: None, permit: Box::new(()) };
+        let kind = Kind::Market(Transport::Ws);
+        let start = Start { kind, principal: None, permit: Box::new(()) };
         Takeover::mark(&mut response, start);
         assert!(Takeover::claim(&mut response).is_some());
         assert!(Takeover::claim(&mut response).is_none());

@@ -5,7 +5,7 @@
 
 use super::entrance::{Entrance, without_body};
 use super::query::Query;
-use super::takeover::{Start, Takeover};
+use super::takeover::{Kind, Start, Takeover};
 use crate::metrics::edge::Refusal;
 use crate::session::Transport;
 use axum::body::Body;
@@ -31,18 +31,27 @@ pub async fn open(State(entrance): State<Arc<Entrance>>, request: Request) -> Re
     let principal = entrance.redeem(&Query::parse(parts.uri.query())).await?;
     let permit = entrance.place(&parts, principal.as_ref()).await?;
 
+    let mut response = response(accept);
+    Takeover::mark(&mut response, Start { kind: Kind::Market(Transport::Ws), principal, permit });
+    Ok(response)
+}
+
+/// The answer to a good handshake, with the value that proves it.
+pub(super) fn response(accept: HeaderValue) -> Response {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     let headers = response.headers_mut();
     headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
     headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
     headers.insert(header::SEC_WEBSOCKET_ACCEPT, accept);
-    Takeover::mark(&mut response, Start { transport: Transport::Ws, principal, permit });
-    Ok(response)
+    response
 }
 
 /// Judges the handshake as RFC 6455 demands (4.2.1) and gives the value that answers it.
-fn accept_key(version: Version, headers: &HeaderMap) -> Result<HeaderValue, Refusal> {
+///
+/// # Errors
+/// What is wrong with it.
+pub(super) fn accept_key(version: Version, headers: &HeaderMap) -> Result<HeaderValue, Refusal> {
     if version != Version::HTTP_11 || !headers.contains_key(header::HOST) {
         return Err(Refusal::Handshake);
     }

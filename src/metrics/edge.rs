@@ -93,6 +93,14 @@ labels! {
         PublishKey => "publish_key",
         /// A body that holds no payloads.
         Payloads => "payloads",
+        /// No id of a stream.
+        StreamId => "stream_id",
+        /// A place to begin in a stream that is none.
+        StreamPlace => "stream_place",
+        /// There is no such stream.
+        UnknownStream => "unknown_stream",
+        /// A body that holds no entries.
+        Entries => "entries",
         /// A place in the list of sessions that is none.
         Page => "page",
         /// A request body where none belongs, or a larger one than any request needs.
@@ -129,6 +137,12 @@ labels! {
         Prices => "prices",
         /// `/market/ticket`
         Ticket => "ticket",
+        /// `/stream/sse`
+        StreamSse => "stream_sse",
+        /// `/ws/stream`
+        StreamWs => "stream_ws",
+        /// `/stream/demo`
+        StreamDemo => "stream_demo",
         /// The live page.
         Page => "page",
         /// Everything on the admin listener.

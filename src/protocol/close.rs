@@ -33,11 +33,15 @@ pub enum CloseReason {
     QueueOverflow,
     /// The connection broke without a close.
     Gone,
+    /// There is no such stream.
+    UnknownStream,
+    /// Nothing was written to the stream for too long.
+    ProducerTimeout,
 }
 
 impl CloseReason {
     /// Every reason, in the order of the metric's labels.
-    pub const ALL: [CloseReason; 15] = [
+    pub const ALL: [CloseReason; 17] = [
         CloseReason::Normal,
         CloseReason::AuthError,
         CloseReason::AuthTimeout,
@@ -53,6 +57,8 @@ impl CloseReason {
         CloseReason::PongTimeout,
         CloseReason::QueueOverflow,
         CloseReason::Gone,
+        CloseReason::UnknownStream,
+        CloseReason::ProducerTimeout,
     ];
 
     /// The WebSocket close code. `Gone` has none on the wire; 1006 is what the peer's API shows.
@@ -67,6 +73,8 @@ impl CloseReason {
             Self::Internal => 1011,
             Self::ServiceRestart => 1012,
             Self::TryAgainLater => 1013,
+            Self::UnknownStream => 4404,
+            Self::ProducerTimeout => 4408,
             Self::SlowConsumer | Self::PongTimeout | Self::QueueOverflow => 4500,
         }
     }
@@ -89,6 +97,8 @@ impl CloseReason {
             Self::PongTimeout => "pong_timeout",
             Self::QueueOverflow => "queue_overflow",
             Self::Gone => "gone",
+            Self::UnknownStream => "unknown_stream",
+            Self::ProducerTimeout => "producer_timeout",
         }
     }
 }

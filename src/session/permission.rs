@@ -24,6 +24,8 @@ pub const MAX_PATTERNS: usize = 256;
 pub struct Permissions {
     /// Instruments whose quotes it may have.
     pub topics: Grant<Ids>,
+    /// Streams that it may read.
+    pub streams: Grant<Names>,
 }
 
 impl Permissions {

@@ -7,7 +7,8 @@
 //! - An answer reaches the command that it belongs to, or nobody: see `pools`.
 //! - Redirects are followed per command, never for a whole pipeline.
 //!
-//! Commands may be sent twice when a connection breaks under them, so they must be ones that may.
+//! Commands may be sent twice when a connection breaks under them, so they must be ones that may; those that may
+//! not go through `run_once`.
 //!
 //! Not here: what is read or written (`snapshot`, `watchers`, `publish`), who owns a slot (`topology`),
 //! subscriptions, which never share a connection with commands.
@@ -58,6 +59,15 @@ pub struct Commands {
     topology: Arc<Topology>,
     timeout: Duration,
     metrics: Arc<Metrics>,
+}
+
+/// Whether commands are sent again where it isn't known what became of them.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Repeat {
+    /// Once more, over a new connection.
+    Quietly,
+    /// Never.
+    Never,
 }
 
 /// A command on its way.
@@ -113,6 +123,16 @@ impl Commands {
     /// # Cancel safety
     /// Commands may have been executed; the connections in use are closed.
     pub async fn run(&self, commands: Vec<Routed>) -> Vec<Answer> {
+        self.run_rounds(commands, Repeat::Quietly).await
+    }
+
+    /// As [`Commands::run`], but sends a command again only if it was certainly not executed. An idle connection is
+    /// asked first whether it is still there.
+    pub async fn run_once(&self, commands: Vec<Routed>) -> Vec<Answer> {
+        self.run_rounds(commands, Repeat::Never).await
+    }
+
+    async fn run_rounds(&self, commands: Vec<Routed>, repeat: Repeat) -> Vec<Answer> {
         let deadline = Instant::now() + self.timeout;
         let mut answers: Vec<Option<Answer>> = commands.iter().map(|_| None).collect();
         let pending = |(at, routed)| Pending { at, routed, ask: None };
@@ -121,7 +141,7 @@ impl Commands {
         for round in 1..=MAX_ROUNDS {
             let mut again = Vec::new();
             let mut wait = false;
-            for (at, outcome) in self.round(pending, deadline).await {
+            for (at, outcome) in self.round(pending, deadline, repeat).await {
                 answers[at] = Some(match outcome {
                     Outcome::Final(answer) => answer,
                     Outcome::Redirected(pending, failure) => {
@@ -156,7 +176,7 @@ impl Commands {
         let deadline = Instant::now() + self.timeout;
         let pending = |(at, command)| Pending { at, routed: Routed { slot: 0, command }, ask: None };
         let pending = commands.into_iter().enumerate().map(pending).collect();
-        let outcomes = self.on_node(node.clone(), pending, deadline).await;
+        let outcomes = self.on_node(node.clone(), pending, deadline, Repeat::Quietly).await;
         let answer = |outcome| match outcome {
             Outcome::Final(answer) => answer,
             Outcome::Redirected(_, failure) | Outcome::Refused(_, failure) => Err(failure),
@@ -167,7 +187,7 @@ impl Commands {
     }
 
     /// Sends every pending command once.
-    async fn round(&self, pending: Vec<Pending>, deadline: Instant) -> Vec<(usize, Outcome)> {
+    async fn round(&self, pending: Vec<Pending>, deadline: Instant, repeat: Repeat) -> Vec<(usize, Outcome)> {
         let table = self.topology.table();
         let mut outcomes = Vec::with_capacity(pending.len());
         let mut by_node: HashMap<NodeAddr, Vec<Pending>> = HashMap::new();
@@ -189,7 +209,7 @@ impl Commands {
                 },
             }
         }
-        let nodes = by_node.into_iter().map(|(node, pending)| self.on_node(node, pending, deadline));
+        let nodes = by_node.into_iter().map(|(node, pending)| self.on_node(node, pending, deadline, repeat));
         outcomes.extend(join_all(nodes).await.into_iter().flatten());
         outcomes
     }
@@ -227,6 +247,10 @@ impl Commands {
             Err(error) => error,
         };
         let failure = Failure::new(Kind::of(&error), node, error.to_string());
+        if failure.kind == Kind::Other && failure.text.contains("no such key") {
+            // `XINFO` says with an error what other commands say with nothing.
+            return Outcome::Final(Ok(Value::Nil));
+        }
         let again = |ask| {
             let routed = Routed { slot: sent.slot, command: command.clone() };
             Pending { at: sent.at, routed, ask }
@@ -244,18 +268,27 @@ impl Commands {
         node: NodeAddr,
         pending: Vec<Pending>,
         deadline: Instant,
+        repeat: Repeat,
     ) -> Vec<(usize, Outcome)> {
         let places: Vec<usize> = pending.iter().map(|command| command.at).collect();
         let mut outcomes: Vec<(usize, Outcome)> = Vec::with_capacity(places.len());
         let work =
             async {
                 let mut lease = self.lease(&node).await?;
+                if repeat == Repeat::Never && lease.is_used() {
+                    let asked: RedisResult<Value> = redis::cmd("PING").query_async(lease.connection()).await;
+                    if asked.is_err() {
+                        self.pools.drop_idle(&node);
+                        lease = self.lease(&node).await?;
+                    }
+                }
                 let mut pending = pending.into_iter();
                 while pending.len() > 0 {
                     let (pipeline, sent) = pipeline(pending.by_ref().take(MAX_PIPELINE));
                     self.metrics.commands.pipelines.increment(1);
                     let mut answers = send(&pipeline, &mut lease).await;
-                    if lease.is_used() && answers.as_ref().is_err_and(RedisError::is_connection_dropped) {
+                    let quietly = repeat == Repeat::Quietly && lease.is_used();
+                    if quietly && answers.as_ref().is_err_and(RedisError::is_connection_dropped) {
                         self.metrics.commands.quiet_retries.increment(1);
                         self.pools.drop_idle(&node);
                         lease = self.lease(&node).await?;

@@ -10,7 +10,7 @@ use super::keys;
 use super::slots::slot;
 use crate::clock::Now;
 use crate::session::Principal;
-use crate::session::permission::{Grant, Permissions};
+use crate::session::permission::{Grant, Pattern, Permissions};
 use crate::session::tickets::{Answer, StoreUnavailable, TTL, Tickets};
 use redis::{Value, cmd};
 use std::sync::Arc;
@@ -53,23 +53,26 @@ impl Tickets for RedisTickets {
     }
 }
 
-/// The user, the expiry of the token with the leeway, and the patterns of topics; `null` is never, and everything.
+/// The user, the expiry of the token with the leeway, and the patterns of topics and of streams; `null` is never, and
+/// everything.
 /// A list, so that nothing can be missing from it.
-type Stored = (String, Option<i64>, Option<Vec<String>>);
+type Stored = (String, Option<i64>, Option<Vec<String>>, Option<Vec<String>>);
 
 fn text(principal: &Principal) -> String {
     let Principal { user_id, expires_at, permissions } = principal;
-    let stored: Stored = (user_id.to_string(), *expires_at, permissions.topics.patterns());
+    let Permissions { topics, streams } = permissions;
+    let stored: Stored = (user_id.to_string(), *expires_at, topics.patterns(), streams.patterns());
     serde_json::to_string(&stored).expect("text, numbers and lists of text are JSON")
 }
 
 fn principal(value: &[u8]) -> Option<Principal> {
-    let (user_id, expires_at, topics): Stored = serde_json::from_slice(value).ok()?;
-    let topics = match topics {
-        None => Grant::All,
-        Some(patterns) => Grant::read(&patterns)?,
-    };
-    Some(Principal { user_id: user_id.into(), expires_at, permissions: Permissions { topics } })
+    let (user_id, expires_at, topics, streams): Stored = serde_json::from_slice(value).ok()?;
+    let permissions = Permissions { topics: granted(topics)?, streams: granted(streams)? };
+    Some(Principal { user_id: user_id.into(), expires_at, permissions })
+}
+
+fn granted<P: Pattern>(patterns: Option<Vec<String>>) -> Option<Grant<P>> {
+    patterns.map_or(Some(Grant::All), Grant::read)
 }
 
 #[cfg(test)]
@@ -78,8 +81,11 @@ mod tests {
 
     #[test]
     fn a_principal_survives_the_journey() {
-        let limited = Permissions { topics: Grant::read(["5", "7..9"]).expect("readable") };
-        let nothing = Permissions { topics: Grant::none() };
+        let limited = Permissions {
+            topics: Grant::read(["5", "7..9"]).expect("readable"),
+            streams: Grant::read(["chat:7", "demo-*"]).expect("readable"),
+        };
+        let nothing = Permissions { topics: Grant::none(), streams: Grant::none() };
         for (user_id, expires_at, permissions) in [
             ("42", Some(1_760_000_000), Permissions::default()),
             ("a:b\"c", None, limited),
@@ -98,8 +104,10 @@ mod tests {
             "{}",
             r#"["42"]"#,
             r#"["42",1]"#,
-            r#"["42",1,["x"]]"#,
-            r#"["42",1,null,["a"]]"#,
+            r#"["42",1,null]"#,
+            r#"["42",1,["x"],null]"#,
+            r#"["42",1,null,["*a"]]"#,
+            r#"["42",1,null,null,["a"]]"#,
         ] {
             assert_eq!(principal(bad.as_bytes()), None, "{bad}");
         }

@@ -9,3 +9,4 @@ mod rolling;
 mod stall;
 mod stopped;
 mod storm;
+mod streams;

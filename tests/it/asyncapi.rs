@@ -1,15 +1,18 @@
 //! The published contract against what the gateway really says and takes.
 
+use bytes::Bytes;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tickbridge::clock::Now;
+use tickbridge::entry::{Content, EntryId};
 use tickbridge::instrument::InstrumentId;
 use tickbridge::protocol::client::{ClientMessage, TopicRequest};
 use tickbridge::protocol::close::CloseReason;
 use tickbridge::protocol::event::EncodedQuote;
 use tickbridge::protocol::server::{self, ErrorCode, Rejection, Subscribed};
+use tickbridge::protocol::stream::{self, Silent};
 use tickbridge::quote::{Field, Origin, Quote, Version};
 
 fn docs() -> PathBuf {
@@ -93,6 +96,7 @@ fn said() -> Vec<(&'static str, Vec<u8>)> {
     {
         said.push(("server.error.json", server::error("7", code, "because")));
     }
+    said.extend(of_streams());
     said.extend(CloseReason::ALL.map(|reason| ("server.close.json", server::close(reason))));
     let mut said: Vec<_> = said.into_iter().map(|(file, json)| (file, json.into_bytes())).collect();
 
@@ -105,6 +109,31 @@ fn said() -> Vec<(&'static str, Vec<u8>)> {
         said.push(("server.event.json", snapshot["data: ".len()..].to_vec()));
     }
     said
+}
+
+/// What it says of streams.
+fn of_streams() -> Vec<(&'static str, String)> {
+    let [first, second] = [1, 2].map(|ms| EntryId { ms, seq: 0 });
+    let text = |bytes: &'static [u8]| Some(Bytes::from_static(bytes));
+    let content = |data, end| Content { event: text(b"token"), data, end };
+    vec![
+        ("server.entry.json", stream::entry(first, &Content::default())),
+        ("server.entry.json", stream::entry(first, &content(text(b"a"), None))),
+        (
+            "server.entry.json",
+            stream::entry(first, &Content { event: text(b"\xff"), data: text(b"\xff"), end: None }),
+        ),
+        ("server.end.json", stream::entry(first, &content(text(b"a"), text(b"done")))),
+        ("server.end.json", stream::entry(first, &content(text(b"\xff"), text(b"\xff")))),
+        ("server.gap.json", stream::gap(first, Some(second), first, Some(3))),
+        ("server.gap.json", stream::gap(first, None, second, None)),
+        ("server.gap.json", stream::too_large(first)),
+        ("server.lost.json", stream::lost(first, second, Some(1))),
+        ("server.lost.json", stream::lost(first, second, None)),
+        ("server.stream-status.json", stream::stalled(Silent::Producer, 1)),
+        ("server.stream-status.json", stream::stalled(Silent::Redis, 1)),
+        ("server.stream-status.json", stream::live().to_owned()),
+    ]
 }
 
 #[test]
@@ -210,7 +239,7 @@ fn the_document_refers_to_what_exists_and_names_every_type() {
 fn written_types() -> BTreeSet<String> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/protocol");
     let mut types = BTreeSet::new();
-    for file in ["server.rs", "event.rs"] {
+    for file in ["server.rs", "event.rs", "stream.rs"] {
         let text = std::fs::read_to_string(source.join(file)).unwrap().replace('\\', "");
         let code = text.split("#[cfg(test)]").next().unwrap();
         let found = code.split(r#""type":""#).skip(1).filter_map(|rest| rest.split('"').next());

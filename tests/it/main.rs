@@ -41,6 +41,7 @@ mod simulation;
 mod slow_consumer;
 mod sse;
 mod start;
+mod streams;
 mod subscribe;
 mod support;
 mod tidy;

@@ -33,6 +33,7 @@ pub struct Rules {
     audience: Option<String>,
     leeway_secs: i64,
     topics_claim: Option<String>,
+    streams_claim: Option<String>,
 }
 
 impl Rules {
@@ -43,6 +44,7 @@ impl Rules {
             audience: jwt.audience.clone(),
             leeway_secs: i64::try_from(jwt.leeway.as_secs()).unwrap_or(i64::MAX),
             topics_claim: jwt.topics_claim.clone(),
+            streams_claim: jwt.streams_claim.clone(),
         }
     }
 
@@ -81,7 +83,10 @@ impl Rules {
     }
 
     fn permissions(&self, claims: &Map<String, Value>) -> Option<Permissions> {
-        Some(Permissions { topics: granted(self.topics_claim.as_deref(), claims)? })
+        Some(Permissions {
+            topics: granted(self.topics_claim.as_deref(), claims)?,
+            streams: granted(self.streams_claim.as_deref(), claims)?,
+        })
     }
 }
 

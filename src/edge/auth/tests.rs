@@ -283,7 +283,10 @@ fn the_configured_claim_decides_what_may_be_seen() {
         }
         verifier(jwt).verify(&signed(&claims), NOW).map(|principal| principal.permissions)
     };
-    let only = |patterns: &[&str]| Permissions { topics: Grant::read(patterns).expect("readable") };
+    let only = |patterns: &[&str]| Permissions {
+        topics: Grant::read(patterns).expect("readable"),
+        ..Permissions::default()
+    };
     assert_eq!(judged(&limited, Some(json!(["5", "7..9", -3]))), Ok(only(&["5", "7..9", "-3"])));
     assert_eq!(judged(&limited, Some(json!("*"))), Ok(only(&["*"])));
     assert_eq!(judged(&limited, Some(json!(5))), Ok(only(&["5"])));

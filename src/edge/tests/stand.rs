@@ -131,6 +131,7 @@ impl Stand {
             },
             sessions: Arc::new(|_, _| Box::pin(std::future::ready((Vec::new(), None)))),
             publisher: Arc::new(Paper),
+            streams: None,
         };
         let addresses = edge.addresses();
         let shutdown = Shutdown::default();
