@@ -5,6 +5,7 @@
 
 pub mod looks;
 pub mod stage;
+pub mod streams;
 
 use stage::{SOON, Stage, log_has};
 

@@ -26,7 +26,7 @@ pub struct Stage {
     /// Directives for the location of SSE, which Nginx includes.
     sse: NamedTempFile,
     _caddy: Caddy,
-    _redis: RedisServer,
+    pub redis: RedisServer,
 }
 
 impl Stage {
@@ -46,17 +46,7 @@ impl Stage {
         let network = ChaosProxy::start(&format!("127.0.0.1:{}", caddy.port)).await;
         let publisher = Publisher::standalone(&redis, 1);
         let browser = Browser::start_with(&["--ignore-certificate-errors"]).await;
-        Self {
-            gateways,
-            nginx,
-            network,
-            publisher,
-            browser,
-            n_published: 0,
-            sse,
-            _caddy: caddy,
-            _redis: redis,
-        }
+        Self { gateways, nginx, network, publisher, browser, n_published: 0, sse, _caddy: caddy, redis }
     }
 
     /// Opens the page with the test timers' heartbeat.
