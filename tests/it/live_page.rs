@@ -165,6 +165,7 @@ async fn a_frozen_tab_is_given_the_newest_and_not_all_that_it_missed() {
     let page = stage.open("transport=ws").await;
     stage.is_live(&page).await;
     let awake = stage.open("transport=ws").await;
+    stage.is_live(&awake).await;
     stage.shows_current(&page).await;
     let count = "globalThis.n = 0;
         tickbridge.client.subscribe([...Array(60).keys()].map((i) => `${i + 11}`), () => n++); 0";
