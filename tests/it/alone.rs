@@ -9,4 +9,5 @@ mod rolling;
 mod stall;
 mod stopped;
 mod storm;
+mod stream_load;
 mod streams;
