@@ -50,7 +50,11 @@ for name in "${names[@]}"; do
         fi
         sound[$tests]=yes
     fi
-    git apply "$here/$name.patch"
+    if ! git apply "$here/$name.patch"; then
+        echo "DOES NOT APPLY: $name"
+        failed=1
+        continue
+    fi
     if ! run "$name" --no-run >"$folder/log" 2>&1; then
         tail -n 40 "$folder/log"
         echo "DOES NOT BUILD: $name"
