@@ -76,7 +76,7 @@ pub struct Args {
     #[arg(long, conflicts_with = "per_instrument")]
     keys_only: bool,
     #[command(flatten)]
-    tokens: tokens::Args,
+    tokens: tokens::TokenArgs,
 }
 
 impl Args {

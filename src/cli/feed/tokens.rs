@@ -18,7 +18,7 @@ const POOL: usize = 16;
 
 /// What is written.
 #[derive(clap::Args, Debug)]
-pub struct Args {
+pub struct TokenArgs {
     /// Write answers into streams instead of quotes: words at a steady pace, then an end.
     ///
     /// The id of each stream is printed when it is complete.
@@ -38,7 +38,7 @@ pub struct Args {
     stream_id: Option<String>,
 }
 
-impl Args {
+impl TokenArgs {
     fn ids(&self) -> Result<Vec<StreamId>, Failure> {
         let base = self.stream_id.clone().unwrap_or_else(|| format!("feed-{:08x}", rand::random::<u32>()));
         let n = self.streams.get();
@@ -54,7 +54,7 @@ impl Args {
 ///
 /// # Errors
 /// The arguments make no sense, the servers can't be reached, or an entry could not be added.
-pub async fn run(args: &Args, redis: &RedisArgs) -> Result<(), Failure> {
+pub async fn run(args: &TokenArgs, redis: &RedisArgs) -> Result<(), Failure> {
     let ids = args.ids()?;
     let streams = redis.streams()?;
     let mut servers = redis.config()?;
