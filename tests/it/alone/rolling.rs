@@ -34,7 +34,17 @@ fn topics(client: usize) -> Vec<i64> {
 struct Notes {
     /// When a client was back, and for how long it was away.
     returns: Mutex<Vec<(Instant, Duration)>>,
-    n_connected: AtomicUsize,
+    /// Clients per replica.
+    connected: [AtomicUsize; REPLICAS],
+}
+
+impl Notes {
+    /// Whether every client is connected, and none to a replica that is `gone`: one that has yet to notice its end
+    /// would go to a peer that is next.
+    fn all_connected(&self, gone: Option<usize>) -> bool {
+        let on = |i: usize| self.connected[i].load(Ordering::Relaxed);
+        (0..REPLICAS).map(on).sum::<usize>() == CLIENTS && gone.is_none_or(|gone| on(gone) == 0)
+    }
 }
 
 /// Stays connected to one of the replicas: after the end of a session it goes to the next one, not before it was
@@ -52,10 +62,10 @@ async fn client(
     let mut ws = open(replicas[at], &user, &ids).await;
     drop(opening);
     loop {
-        notes.n_connected.fetch_add(1, Ordering::Relaxed);
+        notes.connected[at].fetch_add(1, Ordering::Relaxed);
         follow(ws, &seen, &delays).await;
         let ended = Instant::now();
-        notes.n_connected.fetch_sub(1, Ordering::Relaxed);
+        notes.connected[at].fetch_sub(1, Ordering::Relaxed);
         let not_before = seen.not_before.lock().unwrap().take().expect("a drain tells before it closes");
         tokio::time::sleep_until(not_before.into()).await;
         // Spread over the peers whichever replica it leaves.
@@ -119,25 +129,25 @@ async fn a_rolling_restart_of_three_replicas_leaves_nobody_on_an_old_price() {
     for (i, seen) in sessions.iter().enumerate() {
         clients.spawn(client(i, replicas, Arc::clone(seen), Arc::clone(&notes), Arc::clone(&opening)));
     }
-    let mut all_connected = async |within| {
+    let mut all_connected = async |gone, within| {
         wait_until("every client is connected", within, || {
             while let Some(ended) = clients.try_join_next() {
                 ended.unwrap();
             }
-            notes.n_connected.load(Ordering::Relaxed) == CLIENTS
+            notes.all_connected(gone)
         })
         .await;
     };
-    all_connected(Duration::from_secs(120)).await;
+    all_connected(None, Duration::from_secs(120)).await;
 
     let stored: Stored = Arc::new((0..INSTRUMENTS).map(|_| AtomicI64::new(0)).collect());
     let stop = Arc::new(AtomicBool::new(false));
     let publishing = tokio::spawn(publish(server.port(), Arc::clone(&stored), Arc::clone(&stop)));
     let rolled = Instant::now();
-    for gateway in &mut gateways {
+    for (i, gateway) in gateways.iter_mut().enumerate() {
         let status = gateway.stop(Duration::from_secs(30)).await;
         assert_eq!(status.code(), Some(0), "{status:?}");
-        all_connected(Duration::from_secs(20)).await;
+        all_connected(Some(i), Duration::from_secs(60)).await;
         gateway.start_again().await;
     }
     let rolled = rolled.elapsed();
