@@ -20,7 +20,8 @@ use tickbridge::upstream::slots::NodeAddr;
 use tickbridge::upstream::snapshot::RedisSnapshots;
 use tickbridge::upstream::topology::Topology;
 
-const TIMEOUT: Duration = Duration::from_millis(500);
+/// Longer than any answer takes on a machine that has hardly any time for us.
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 pub struct Client {
     pub commands: Arc<Commands>,
@@ -45,7 +46,7 @@ impl Client {
 
     async fn read(&self, ids: &[i64]) -> Vec<(i64, Stored)> {
         let ids = ids.iter().copied().map(InstrumentId::new).collect();
-        let stored = in_time("a read", TIMEOUT + Duration::from_millis(400), self.snapshots.read(ids)).await;
+        let stored = in_time("a read", TIMEOUT * 3, self.snapshots.read(ids)).await;
         stored.into_iter().map(|(id, stored)| (id.get(), stored)).collect()
     }
 
@@ -229,7 +230,7 @@ async fn a_call_that_ended_early_leaves_no_answer_behind() {
     proxy.hold_responses(TIMEOUT * 3);
     let started = Instant::now();
     assert!(matches!(client.read(&[1]).await[0].1, Stored::Failed));
-    assert!(started.elapsed() < TIMEOUT + Duration::from_millis(200));
+    assert!(started.elapsed() < TIMEOUT * 2);
     proxy.restore();
     assert_eq!(client.prices(&[2]).await, priced(&[(2, "2.0")]));
 }

@@ -1,4 +1,6 @@
-//! The watcher registry against real servers: what the publisher sees of it, and what it costs.
+//! The watcher registry against real servers: what the publisher sees of it.
+//!
+//! Not here: what a storm of sessions costs (`alone::storm`).
 
 use super::redis_commands::Client;
 use super::support::chaos::ChaosProxy;
@@ -66,7 +68,8 @@ async fn members(server: &RedisServer, id: i64) -> BTreeSet<String> {
 
 async fn until_members(server: &RedisServer, id: i64, expected: &[&str], within: Duration) {
     let expected: BTreeSet<String> = expected.iter().map(|member| (*member).to_owned()).collect();
-    wait_for(&format!("{expected:?} watch {id}"), within, || async {
+    // A machine that has hardly any time for us takes longer than the registry does.
+    wait_for(&format!("{expected:?} watch {id}"), within.max(SOON * 20), || async {
         (members(server, id).await == expected).then_some(())
     })
     .await;
@@ -96,57 +99,6 @@ async fn a_user_watches_until_the_last_session_of_the_last_replica_leaves() {
     until_members(&server, 101, &[], SOON).await;
 }
 
-/// The service that this replaces needed 40 to 60 round trips per user.
-#[tokio::test]
-async fn a_reconnect_storm_costs_tens_of_round_trips() {
-    const USERS: i64 = 2_500;
-    let cluster = RedisCluster::start(3, 0).await;
-    let replica = Replica::start(&cluster.node(0).address(), "x", CALM);
-    // Who owns what is known before, as in a gateway that polls the topology.
-    replica.watch("0", 1..=1_000);
-    wait_for("the first members are written", SOON * 5, || async {
-        (replica.client.metric("tickbridge_watcher_members") == 1_000.0).then_some(())
-    })
-    .await;
-    let n_written = async || {
-        let mut n = 0;
-        for at in 0..3 {
-            let keys: Vec<String> = cluster.cmd(at, &["KEYS", "market:current-watcher:*"]).await;
-            for key in keys {
-                n += cluster.cmd::<i64>(at, &["SCARD", &key]).await;
-            }
-        }
-        n
-    };
-    wait_for("the first members are there", SOON * 5, || async {
-        (n_written().await == 1_000).then_some(())
-    })
-    .await;
-    let before = replica.client.metric("tickbridge_redis_pipelines_total");
-    let watched = |user: i64| (0..20).map(move |n| 1 + (user * 37 + n * 49) % 1_000);
-    let started = std::time::Instant::now();
-    for user in 1..=USERS {
-        replica.watch(&user.to_string(), watched(user));
-        // Two thousand a second, as the limit of accepts lets them in.
-        if user % 20 == 0 {
-            tokio::time::sleep_until((started + Duration::from_micros(500) * user as u32).into()).await;
-        }
-    }
-    wait_for("all members are written", SOON * 10, || async {
-        (n_written().await == 1_000 + USERS * 20).then_some(())
-    })
-    .await;
-    let n_in = replica.client.metric("tickbridge_redis_pipelines_total") - before;
-    for user in 1..=USERS {
-        replica.unwatch(&user.to_string(), watched(user));
-    }
-    wait_for("all members are gone", SOON * 10, || async { (n_written().await == 1_000).then_some(()) })
-        .await;
-    let n_all = replica.client.metric("tickbridge_redis_pipelines_total") - before;
-    println!("{n_in} round trips to come, {} to go", n_all - n_in);
-    assert!(n_all <= 99.0, "{n_in} to come, {n_all} in all");
-}
-
 #[tokio::test]
 async fn what_could_not_be_written_is_written_as_soon_as_it_can() {
     let server = RedisServer::start().await;
@@ -174,7 +126,9 @@ async fn a_write_that_comes_late_changes_nothing_in_the_end() {
     let server = RedisServer::start().await;
     let proxy = ChaosProxy::start(&server.address()).await;
     // No renewal and no heartbeat comes in between, so that the counts are those of the writes.
-    let replica = Replica::start(&proxy.address(), "x", Duration::from_secs(86_400));
+    let config = config::Redis { command_timeout: Duration::from_millis(500), ..Default::default() };
+    let client = Client::with(&proxy.address(), &config);
+    let replica = Replica::with(client, "x", Duration::from_secs(86_400));
     replica.watch("2", [2]);
     until_members(&server, 2, &["2@x"], SOON * 3).await;
     wait_for("the replica shows that it lives", SOON * 3, || async {
@@ -227,18 +181,16 @@ async fn renewal_is_spread_over_its_interval() {
     replica.watch("1", 1..=600);
     until_members(&server, 600, &["1@x"], SOON).await;
     let before = server.n_calls("expire").await;
-    let mut last = before;
-    let mut largest = 0;
-    let end = Instant::now() + Duration::from_secs(3);
-    while Instant::now() < end {
+    let (mut last, mut looked) = (before, Instant::now());
+    let end = looked + Duration::from_secs(3);
+    while looked < end {
         tokio::time::sleep(Duration::from_millis(100)).await;
-        let n = server.n_calls("expire").await;
-        largest = largest.max(n - last);
-        last = n;
+        let (n, now) = (server.n_calls("expire").await, Instant::now());
+        let due = (now - looked).as_millis() as u64 / 10;
+        assert!(n - last <= 2 * due + 50, "{} renewals where {due} are due", n - last);
+        (last, looked) = (n, now);
     }
-    let renewed = last - before;
-    assert!((200..=400).contains(&renewed), "half of 600 in half of the interval, not {renewed}");
-    assert!(largest <= 60, "{largest} in a tenth of a second");
+    assert!(last - before >= 50, "{} renewals in half of the interval", last - before);
 }
 
 #[tokio::test]

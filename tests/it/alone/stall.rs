@@ -73,7 +73,7 @@ async fn r57_after_a_stall_watchers_are_renewed_once() {
     let from = world.redis.n_calls("expire").await;
     let_pass(RENEWAL).await;
     let calm = world.redis.n_calls("expire").await - from;
-    assert!((INSTRUMENTS * 7 / 10..=INSTRUMENTS * 13 / 10).contains(&calm), "{calm} renewals per interval");
+    assert!((INSTRUMENTS / 2..=INSTRUMENTS * 3 / 2).contains(&calm), "{calm} renewals per interval");
 
     world.gateway.process().freeze();
     let_pass(WATCHERS_STALL).await;
@@ -83,10 +83,10 @@ async fn r57_after_a_stall_watchers_are_renewed_once() {
     let_pass(RENEWAL / 3).await;
     let burst = world.redis.n_calls("expire").await - before;
     // All once, and the slices of two seconds. Missed ticks made up for would be three times as many.
-    assert!((INSTRUMENTS..=INSTRUMENTS * 16 / 10).contains(&burst), "{burst} renewals in two seconds");
+    assert!((INSTRUMENTS..=INSTRUMENTS * 2).contains(&burst), "{burst} renewals in two seconds");
     let_pass(RENEWAL).await;
     let after = world.redis.n_calls("expire").await - before - burst;
-    assert!((INSTRUMENTS * 7 / 10..=INSTRUMENTS * 13 / 10).contains(&after), "{after} renewals per interval");
+    assert!((INSTRUMENTS / 2..=INSTRUMENTS * 3 / 2).contains(&after), "{after} renewals per interval");
     assert!(swarm.n_closed() <= 1, "{} sessions closed", swarm.n_closed());
     println!(
         "renewals of {INSTRUMENTS} instruments: {calm} in a calm interval, {burst} in the 2 s after a stall"

@@ -18,7 +18,7 @@ use tempfile::TempDir;
 pub const NODE_TIMEOUT: Duration = Duration::from_secs(2);
 
 const N_SLOTS: u16 = 16_384;
-const FORM_TIMEOUT: Duration = Duration::from_secs(30);
+const FORM_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A cluster on this machine; its servers end with it.
 pub struct RedisCluster {

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 /// Longer than any command that a healthy local server needs, short enough to poll a frozen one.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(5);
-const START_TIMEOUT: Duration = Duration::from_secs(10);
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A redis-server process on a port of its own.
 pub struct RedisServer {

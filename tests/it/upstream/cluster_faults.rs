@@ -58,12 +58,10 @@ async fn the_heir_of_a_killed_primary_is_followed_as_soon_as_there_is_one() {
     let killed = scene.servers.kill_primary(shard).await;
     scene.listener.is_unready("node_unreachable", SOON).await;
     let heir = scene.servers.succeeded(shard, killed).await;
-    let promoted = Instant::now();
     scene.all_move(SOON).await;
-    assert!(promoted.elapsed() < SOON);
     measured("primary killed, promotion included", scene.longest_gap(&behind, before));
     let undisturbed = scene.longest_gap(&others, before);
-    assert!(undisturbed < HICCUP * 2, "{undisturbed:?}");
+    assert!(undisturbed < HICCUP, "{undisturbed:?}");
     assert_ne!(heir, killed);
     scene.servers.revive(killed).await;
     scene.settles().await;
@@ -150,7 +148,7 @@ async fn a_frozen_primary_is_left_for_its_heir_and_a_pause_is_waited_out() {
     scene.all_move(SOON).await;
     measured("primary frozen for 10 s, promotion included", scene.longest_gap(&behind, before));
     let undisturbed = scene.longest_gap(&others, before);
-    assert!(undisturbed < HICCUP * 2, "{undisturbed:?}");
+    assert!(undisturbed < HICCUP, "{undisturbed:?}");
     let_pass(Duration::from_secs(10).saturating_sub(before.elapsed())).await;
     let thawed = Instant::now();
     scene.servers.thaw(primary);
@@ -176,7 +174,7 @@ async fn an_isolated_primary_is_left_for_its_heir() {
     scene.all_move(SOON).await;
     measured("primary isolated, promotion included", scene.longest_gap(&behind, before));
     let undisturbed = scene.longest_gap(&others, before);
-    assert!(undisturbed < HICCUP * 2, "{undisturbed:?}");
+    assert!(undisturbed < HICCUP, "{undisturbed:?}");
     drop(rules);
     scene.settles().await;
 }
@@ -206,7 +204,7 @@ async fn a_cluster_that_calls_itself_down_is_asked_until_it_is_up() {
     let listener = Listener::start(&cluster(servers.addresses(), PARTITIONS)).ready().await;
     let killed = servers.kill_primary(Scene::shard()).await;
     listener.is_unready("node_unreachable", SOON).await;
-    wait_for("the others call the cluster down", Duration::from_secs(10), || async {
+    wait_for("the others call the cluster down", SOON, || async {
         let state: String = servers.cmd((killed + 1) % 3, &["CLUSTER", "INFO"]).await;
         state.contains("cluster_state:fail").then_some(())
     })
@@ -225,6 +223,5 @@ async fn a_restart_of_the_whole_cluster_is_survived() {
     let healed = Instant::now();
     scene.all_move(SOON).await;
     measured("whole cluster restarted, after it is healthy", healed.elapsed());
-    assert!(healed.elapsed() < SOON);
     scene.settles().await;
 }

@@ -12,11 +12,12 @@ use tickbridge::instrument::InstrumentId;
 /// Enough for several channels per shard.
 pub const PARTITIONS: u32 = 16;
 
-/// After the fault is over.
-pub const SOON: Duration = Duration::from_secs(2);
+/// After the fault is over, on a machine that has hardly any time for us. What a healthy one takes is printed.
+pub const SOON: Duration = Duration::from_secs(20);
 
-/// What a busy machine may hold up anything, fault or not. Half of what a primary's death takes.
-pub const HICCUP: Duration = Duration::from_millis(1_500);
+/// What such a machine may hold up anything, fault or not. A stream that is dead until a restart is silent for
+/// longer.
+pub const HICCUP: Duration = Duration::from_secs(10);
 
 /// Shown by `--nocapture`: what the table of faults in the operator's documents is made of.
 pub fn measured(fault: &str, silence: Duration) {
@@ -58,7 +59,7 @@ impl Scene {
         listener.join(ids.iter().copied());
         let traffic = Traffic::start(&servers, PARTITIONS, &ids);
         let scene = Self { servers, listener, traffic, ids };
-        scene.all_move(Duration::from_secs(10)).await;
+        scene.all_move(SOON).await;
         scene
     }
 
@@ -96,8 +97,9 @@ impl Scene {
         self.all_move(SOON).await;
         self.listener.is_ready(SOON).await;
         for (id, newest) in self.traffic.stop().await {
-            let what = format!("instrument {id} ends at {newest}");
-            wait_until(&what, SOON, || self.listener.seen(id).newest() == newest).await;
+            // One that its publisher gave up may have been published all the same.
+            let what = format!("instrument {id} ends at {newest} or later");
+            wait_until(&what, SOON, || self.listener.seen(id).newest() >= newest).await;
             let stale = self.listener.seen(id).stale;
             assert!(stale.last().is_none_or(|(broken, _)| !broken), "{id} is still stale: {stale:?}");
         }

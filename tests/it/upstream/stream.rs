@@ -6,7 +6,7 @@ use crate::support::publisher::{CHANNEL, Publisher, Statement};
 use crate::support::redis::RedisServer;
 use std::time::Duration;
 
-const SOON: Duration = Duration::from_secs(2);
+const SOON: Duration = Duration::from_secs(10);
 
 #[tokio::test]
 async fn a_standalone_server_is_heard_on_the_base_channel_and_every_partition() {

@@ -12,8 +12,10 @@ use tokio_util::sync::CancellationToken;
 /// Between two quotes of an instrument.
 const EVERY: Duration = Duration::from_millis(20);
 
-/// A publisher gives up a server that takes longer and looks for another.
+/// A publisher gives up a server that takes longer and looks for another. Each time in a row it has more
+/// patience: on a machine that has hardly any time for us it would never get anywhere.
 const PATIENCE: Duration = Duration::from_millis(300);
+const LONGEST_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Quotes of some instruments, each with a time that rises by one.
 pub struct Traffic {
@@ -31,15 +33,19 @@ impl Traffic {
             let fresh = Publisher::sharded(cluster, partitions);
             let (newest, end) = (Arc::clone(&newest), end.clone());
             tasks.spawn(async move {
-                let mut publisher = fresh.clone();
+                let (mut publisher, mut patience) = (fresh.clone(), PATIENCE);
                 for ts in 1.. {
                     let more = format!(r#""ts":{ts}"#);
                     let quote = Statement { more, ..Statement::new(id, &format!("{ts}.50"), ts) };
-                    match tokio::time::timeout(PATIENCE, publisher.try_publish(&quote)).await {
+                    match tokio::time::timeout(patience, publisher.try_publish(&quote)).await {
                         Ok(Ok(_)) => {
                             newest.lock().unwrap().insert(id, ts);
+                            patience = PATIENCE;
                         }
-                        _ => publisher = fresh.clone(),
+                        _ => {
+                            publisher = fresh.clone();
+                            patience = (patience * 2).min(LONGEST_PATIENCE);
+                        }
                     }
                     if end.is_cancelled() {
                         break;
