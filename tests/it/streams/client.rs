@@ -260,7 +260,8 @@ impl Client {
                     }
                     return Some(Item::Message { kind, json });
                 }
-                0x89 => self.stream.write_all(&[0x8a, 0x80, 0, 0, 0, 0]).await.unwrap(),
+                // The server may have closed behind it.
+                0x89 => drop(self.stream.write_all(&[0x8a, 0x80, 0, 0, 0, 0]).await),
                 0x8a => {}
                 0x88 => {
                     self.closed = true;

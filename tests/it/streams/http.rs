@@ -26,7 +26,8 @@ fn ids(answer: &Answer) -> Vec<String> {
 #[tokio::test]
 async fn who_proves_nothing_gets_nothing() {
     let redis = RedisServer::start().await;
-    let gateway = Gateway::builder()
+    let gateway = builder()
+        .set("auth.anonymous", "false")
         .redis(&redis)
         .set("auth.cookie", "'session'")
         .set("listen.allowed_origins", "['https://app.example']")
@@ -62,7 +63,12 @@ async fn who_proves_nothing_gets_nothing() {
 #[tokio::test]
 async fn a_token_reads_what_its_claim_names() {
     let redis = RedisServer::start().await;
-    let gateway = Gateway::builder().redis(&redis).set("auth.jwt.streams_claim", "'streams'").start().await;
+    let gateway = builder()
+        .set("auth.anonymous", "false")
+        .redis(&redis)
+        .set("auth.jwt.streams_claim", "'streams'")
+        .start()
+        .await;
     let limited = |patterns: Value| {
         let mut claims = claims("7");
         claims["streams"] = patterns;
@@ -93,7 +99,8 @@ async fn a_token_reads_what_its_claim_names() {
 #[tokio::test]
 async fn a_session_ends_with_its_token() {
     let redis = RedisServer::start().await;
-    let gateway = Gateway::builder().redis(&redis).set("auth.jwt.leeway", "'0s'").start().await;
+    let gateway =
+        builder().set("auth.anonymous", "false").redis(&redis).set("auth.jwt.leeway", "'0s'").start().await;
     Producer::new(&redis, "a").await.tokens(0..1).await;
     for transport in BOTH {
         let bearer = format!("Bearer {}", expiring("7", 3));
