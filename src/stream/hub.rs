@@ -48,14 +48,17 @@ impl Hub {
     /// the reader begins there.
     pub fn join(self: &Arc<Self>, id: &StreamId, newest: EntryId, now: Duration) -> Watch {
         let mut streams = lock(&self.streams);
+        let mut begins = false;
         let watched = streams.entry(id.clone()).or_insert_with(|| {
-            let watched = Arc::new(Watched::new(id.clone(), newest, now));
-            lock(&self.joined).push(Arc::clone(&watched));
-            self.given.notify_one();
-            self.metrics.watched.increment(1.0);
-            watched
+            begins = true;
+            Arc::new(Watched::new(id.clone(), newest, now))
         });
+        // Counted before the reader learns of it: it lets go of a stream without sessions.
         watched.state().n_sessions += 1;
+        if begins {
+            self.give_back([Arc::clone(watched)]);
+            self.metrics.watched.increment(1.0);
+        }
         Watch { hub: Arc::clone(self), stream: Arc::clone(watched) }
     }
 
