@@ -101,7 +101,8 @@ impl Frames {
     }
 }
 
-fn end_of(error: &Error) -> CloseReason {
+/// Why a session ends whose frames tungstenite no longer reads.
+pub fn end_of(error: &Error) -> CloseReason {
     match error {
         Error::Capacity(_) => CloseReason::MessageTooBig,
         Error::Utf8(_) => CloseReason::InvalidText,

@@ -2,12 +2,12 @@
 //!
 //! Invariant: tungstenite judges every frame; what it answers goes into the session's buffer.
 
+use crate::lane::frames::end_of;
 use crate::protocol::close::CloseReason;
 use std::io::{self, Read, Write};
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
-use tokio_tungstenite::tungstenite::error::ProtocolError;
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig, WebSocketContext};
 use tokio_tungstenite::tungstenite::{Error, Message};
 
@@ -120,17 +120,6 @@ fn read_ws(context: &mut WebSocketContext, stream: &TcpStream, out: &mut Vec<u8>
         }
     }
     (heard, true)
-}
-
-fn end_of(error: &Error) -> CloseReason {
-    match error {
-        Error::Capacity(_) => CloseReason::MessageTooBig,
-        Error::Utf8(_) => CloseReason::InvalidText,
-        Error::Protocol(ProtocolError::ResetWithoutClosingHandshake) => CloseReason::Gone,
-        Error::Protocol(_) => CloseReason::ProtocolError,
-        Error::ConnectionClosed | Error::AlreadyClosed => CloseReason::Normal,
-        _ => CloseReason::Gone,
-    }
 }
 
 /// Waits until the client has seen the close, but not for long.
