@@ -4,6 +4,7 @@
 //! to be read from top to bottom.
 
 pub mod live;
+mod memory;
 mod schema;
 mod source;
 mod streams;
@@ -202,6 +203,9 @@ impl App {
         guard("catch-up", &ends.core).spawn(&core, catch_up.run(ends.core.clone()));
         guard("sweep", &ends.core).spawn(&core, sweep::run(Arc::clone(&lanes), ends.core.clone()));
         guard("upkeep", &ends.core).spawn(&core, upkeep(Arc::clone(&metrics), ends.core.clone()));
+        let counted = Arc::clone(&lanes);
+        let trimming = memory::run(move || counted.n_sessions(), ends.core.clone());
+        guard("memory", &ends.core).spawn(&core, trimming);
         let shutdown = ends.edge.clone();
         guard("edge", &ends.edge.stopped).spawn(&core, async move {
             if let Err(error) = edge.serve(services, shutdown).await {

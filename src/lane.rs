@@ -8,6 +8,7 @@
 //! Not here: accepting and authenticating connections (`edge`), which quote is newer (`fanout`).
 
 pub mod books;
+mod boundary;
 pub mod delivery;
 pub mod frames;
 pub mod index;

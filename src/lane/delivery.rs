@@ -165,11 +165,12 @@ impl<P: Pipe> Delivery<P> {
                 // A subscription's place is its place in the cursor.
                 request.topics.sort();
                 let granted = request.topics.iter().filter(|topic| standing.may_see(**topic));
-                let topics: Vec<_> =
+                let instruments: Vec<_> =
                     granted.take(self.shared.limits.max_topics()).map(|topic| topic.instrument()).collect();
-                let seen = last_event_id.and_then(|id| cursor::decode(&id, &topics));
-                let fresh =
-                    if topics.len() <= cursor::EXACT_TOPICS { vec![None; topics.len()] } else { Vec::new() };
+                let topics = cursor::Topics::of(&instruments);
+                let seen = last_event_id.and_then(|id| cursor::decode(&id, topics));
+                let n_exact = if topics.are_exact() { instruments.len() } else { 0 };
+                let fresh = vec![cursor::Entry::default(); n_exact];
                 let encoder = SseEncoder::new(chunked, topics, seen.unwrap_or(fresh));
                 // Jitter, so that browsers that lost their connection together don't return together.
                 let retry_ms = 1_000 + (spread * 2_000.0) as u64;

@@ -3,10 +3,12 @@
 //! Invariants:
 //! - tungstenite judges every frame; what it answers by itself (pongs, the close) goes out through the
 //!   session's outbox, in one order with everything else.
-//! - What a client makes us hold is one message of `session.max_message_bytes`, however it is cut up.
+//! - What a client makes us hold is one message of `session.max_message_bytes`, however it is cut up; between two
+//!   messages it is nothing.
 //!
 //! Not here: sockets and waiting (`lane::reader`), what messages mean (`lane::delivery`).
 
+use super::boundary::Boundary;
 use super::delivery::{Delivery, Key};
 use super::session::Pipe;
 use crate::clock::Now;
@@ -15,8 +17,7 @@ use std::io::{self, Read, Write};
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig, WebSocketContext};
 use tokio_tungstenite::tungstenite::{Error, Message, error::ProtocolError};
 
-/// tungstenite allocates this per session at once. Messages of clients are small; larger ones make it
-/// read more often. Its default of 128 KiB made idle sessions 100 times as large.
+/// What tungstenite reads at once. Messages of clients are small; larger ones make it read more often.
 const READ_BUFFER: usize = 512;
 
 /// Messages handled before other sessions get their turn.
@@ -34,18 +35,21 @@ pub enum Turn {
 }
 
 /// See the module.
-pub struct Frames(WebSocketContext);
+pub struct Frames {
+    /// Only while a message is under way: with its buffer it would be a third of an idle session's memory.
+    context: Option<Box<WebSocketContext>>,
+    boundary: Boundary,
+    max_message_bytes: usize,
+}
 
 impl Frames {
     /// Of a client whose connection was upgraded, and from which `read_ahead` was read already.
     pub fn new(read_ahead: Vec<u8>, max_message_bytes: usize) -> Self {
-        let config = WebSocketConfig::default()
-            .read_buffer_size(READ_BUFFER)
-            .write_buffer_size(0)
-            .max_write_buffer_size(READ_BUFFER)
-            .max_message_size(Some(max_message_bytes))
-            .max_frame_size(Some(max_message_bytes));
-        Self(WebSocketContext::from_partially_read(read_ahead, Role::Server, Some(config)))
+        let mut boundary = Boundary::default();
+        boundary.advance(&read_ahead);
+        let context =
+            WebSocketContext::from_partially_read(read_ahead, Role::Server, Some(config(max_message_bytes)));
+        Self { context: Some(Box::new(context)), boundary, max_message_bytes }
     }
 
     /// Handles what has come from the client of the session `key`, up to a few messages. `input` answers
@@ -57,13 +61,17 @@ impl Frames {
         mut input: impl Read,
         now: Now,
     ) -> Turn {
+        let Self { context, boundary, max_message_bytes } = self;
+        let frames = context.get_or_insert_with(|| {
+            Box::new(WebSocketContext::new(Role::Server, Some(config(*max_message_bytes))))
+        });
         let mut turn = Turn::More;
         for _ in 0..MESSAGES_PER_TURN {
-            let mut socket = Socket { input: &mut input, heard: false, answers: Vec::new() };
-            let read = self.0.read(&mut socket);
+            let mut socket = Socket { input: &mut input, boundary, heard: false, answers: Vec::new() };
+            let read = frames.read(&mut socket);
             if matches!(read, Ok(Message::Close(_))) {
                 // Writes the answering close into `answers`.
-                let _ = self.0.flush(&mut socket);
+                let _ = frames.flush(&mut socket);
             }
             let Socket { heard, answers, .. } = socket;
             let Some(session) = lane.session_mut(key) else { return Turn::Over(CloseReason::Gone) };
@@ -93,12 +101,24 @@ impl Frames {
                 break;
             }
         }
+        if turn == Turn::Idle && boundary.is_between_messages() {
+            *context = None;
+        }
         // What the client asked for goes out without waiting for the lane's next pass.
         match lane.flush(key, now) {
             Ok(()) => turn,
             Err(_) => Turn::Over(CloseReason::Gone),
         }
     }
+}
+
+fn config(max_message_bytes: usize) -> WebSocketConfig {
+    WebSocketConfig::default()
+        .read_buffer_size(READ_BUFFER)
+        .write_buffer_size(0)
+        .max_write_buffer_size(READ_BUFFER)
+        .max_message_size(Some(max_message_bytes))
+        .max_frame_size(Some(max_message_bytes))
 }
 
 /// Why a session ends whose frames tungstenite no longer reads.
@@ -116,6 +136,7 @@ pub fn end_of(error: &Error) -> CloseReason {
 /// The connection as tungstenite sees it.
 struct Socket<'a, R> {
     input: &'a mut R,
+    boundary: &'a mut Boundary,
     heard: bool,
     answers: Vec<u8>,
 }
@@ -124,6 +145,7 @@ impl<R: Read> Read for Socket<'_, R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let n = self.input.read(buffer)?;
         self.heard |= n > 0;
+        self.boundary.advance(&buffer[..n]);
         Ok(n)
     }
 }

@@ -77,10 +77,14 @@ impl Outbox {
     pub fn open(&mut self, sub: u16) {
         let n = usize::from(sub) + 1;
         if self.slots.len() < n {
-            self.slots.reserve_exact(n - self.slots.len());
             self.slots.resize(n, Slot::default());
         }
         self.slots[usize::from(sub)] = Slot::default();
+    }
+
+    /// Gives back the room that was left for more subscriptions.
+    pub fn shrink(&mut self) {
+        self.slots.shrink_to_fit();
     }
 
     /// A newer quote is there. Gives whether it replaced one that wasn't sent.

@@ -8,6 +8,7 @@
 
 use super::delivery::{Delivery, Key};
 use super::frames::{Frames, Turn};
+use super::run::Loaded;
 use crate::clock::Now;
 use crate::protocol::close::CloseReason;
 use std::cell::RefCell;
@@ -30,12 +31,13 @@ const LINGER: Duration = Duration::from_secs(2);
 const SSE_INBOUND_BYTES: usize = 16 * 1024;
 
 /// Reads a WebSocket session to its end.
-pub async fn read_ws(
+pub(super) async fn read_ws(
     lane: Lane,
     key: Key,
     stream: Rc<TcpStream>,
     read_ahead: Vec<u8>,
     max_message_bytes: usize,
+    _load: Loaded,
 ) {
     let _end = EndsSession { lane: &lane, key };
     let mut has_ahead = !read_ahead.is_empty();
@@ -62,12 +64,11 @@ pub async fn read_ws(
 }
 
 /// Waits until an SSE session ends; its client has nothing to say.
-pub async fn read_sse(lane: Lane, key: Key, stream: Rc<TcpStream>) {
+pub(super) async fn read_sse(lane: Lane, key: Key, stream: Rc<TcpStream>, _load: Loaded) {
     let _end = EndsSession { lane: &lane, key };
     let mut n_read = 0;
     while ready(&lane, key, &stream, false).await.is_some() {
-        let mut buffer = [0; 512];
-        let reason = match stream.try_read(&mut buffer) {
+        let reason = match read_some(&stream) {
             Ok(0) => CloseReason::Normal,
             Ok(n) if n_read + n <= SSE_INBOUND_BYTES => {
                 n_read += n;
@@ -141,12 +142,17 @@ async fn linger(stream: &TcpStream) {
 
 /// Reads what has come. Gives whether more may come.
 fn discard(stream: &TcpStream) -> bool {
-    // Not in the async block: a buffer there would be a part of every session's task.
-    let mut buffer = [0; 512];
-    match stream.try_read(&mut buffer) {
+    match read_some(stream) {
         Ok(n) => n > 0,
         Err(e) => e.kind() == io::ErrorKind::WouldBlock,
     }
+}
+
+/// Reads some of what has come, to see how much that is.
+fn read_some(stream: &TcpStream) -> io::Result<usize> {
+    // Not in an async function: a buffer there would be a part of every session's task.
+    let mut buffer = [0; 512];
+    stream.try_read(&mut buffer)
 }
 
 /// What has come over a connection, without waiting.

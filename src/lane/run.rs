@@ -144,14 +144,12 @@ impl Thread {
         let admitted = Admitted { principal, permit };
         let key = lane.borrow_mut().admit(Rc::clone(&stream), &head, transport, admitted, Now::read());
         let (lane, max) = (Rc::clone(lane), self.shared.max_message_bytes);
-        tokio::task::spawn_local(async move {
-            let _load = load;
-            if ws {
-                reader::read_ws(lane, key, stream, read_ahead, max).await;
-            } else {
-                reader::read_sse(lane, key, stream).await;
-            }
-        });
+        // Two tasks, because one would be as large as the larger of both.
+        if ws {
+            tokio::task::spawn_local(reader::read_ws(lane, key, stream, read_ahead, max, load));
+        } else {
+            tokio::task::spawn_local(reader::read_sse(lane, key, stream, load));
+        }
     }
 }
 
@@ -161,7 +159,7 @@ async fn until(moment: Option<Duration>) {
 }
 
 /// Counts a connection as the lane's load as long as it is held.
-struct Loaded(Arc<AtomicU64>);
+pub(super) struct Loaded(Arc<AtomicU64>);
 
 impl Drop for Loaded {
     fn drop(&mut self) {

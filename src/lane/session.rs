@@ -3,7 +3,6 @@
 use super::index::Index;
 use super::outbox::{Due, Outbox};
 use super::pace::Pace;
-use crate::instrument::InstrumentId;
 use crate::protocol::cursor;
 use crate::protocol::event::EncodedQuote;
 use crate::protocol::frame;
@@ -80,24 +79,24 @@ pub enum Encoder {
 pub struct SseEncoder {
     /// Whether each event is one HTTP/1.1 chunk.
     pub chunked: bool,
-    /// The instruments in ascending order. Subscription `i` is of instrument `i`.
-    pub topics: Vec<InstrumentId>,
+    /// The instruments, in ascending order: subscription `i` is of instrument `i`.
+    topics: cursor::Topics,
     /// What the client has seen of each, if it keeps count.
     pub seen: cursor::Seen,
     /// The parts of `seen` that a gathered buffer changed, in its order, to be taken back if the part
     /// isn't begun.
-    undo: Vec<(u16, Option<Version>)>,
+    undo: Vec<(u16, cursor::Entry)>,
 }
 
 impl SseEncoder {
     /// For a client that has `seen` so much.
-    pub fn new(chunked: bool, topics: Vec<InstrumentId>, seen: cursor::Seen) -> Self {
+    pub fn new(chunked: bool, topics: cursor::Topics, seen: cursor::Seen) -> Self {
         Self { chunked, topics, seen, undo: Vec::new() }
     }
 
     /// Whether the client needs `quote`, given what it has seen, perhaps from a replica that was ahead.
     pub fn needs(&self, sub: u16, quote: &EncodedQuote, initial: bool) -> bool {
-        let Some(seen) = self.seen.get(usize::from(sub)).copied().flatten() else { return true };
+        let Some(seen) = self.seen.get(usize::from(sub)).and_then(|seen| seen.version()) else { return true };
         if quote.version == seen && seen != Version::default() {
             return !initial;
         }
@@ -117,9 +116,9 @@ impl SseEncoder {
     fn push_quote(&mut self, sub: u16, quote: &EncodedQuote, initial: bool, out: &mut Vec<u8>) {
         if let Some(seen) = self.seen.get_mut(usize::from(sub)) {
             self.undo.push((sub, *seen));
-            *seen = Some(quote.version);
+            *seen = quote.version.into();
         }
-        let id = cursor::encode(&self.topics, &self.seen);
+        let id = cursor::encode(self.topics, &self.seen);
         self.push_chunk(out, |out| {
             for part in [b"id: ", id.as_bytes(), b"\n"] {
                 out.extend_from_slice(part);

@@ -30,60 +30,106 @@ const OF_WRITE: u8 = 4;
 const SEEN: u8 = 8;
 
 /// What a client has seen, in ascending order of instruments.
-///
-/// `None` is a topic of which nothing was sent.
-pub type Seen = Vec<Option<Version>>;
+pub type Seen = Vec<Entry>;
 
-/// Writes the id for `seen`, whose instruments are `topics` in ascending order.
-pub fn encode(topics: &[InstrumentId], seen: &[Option<Version>]) -> String {
-    if topics.len() > EXACT_TOPICS {
+/// What a client has seen of one topic, as the id says it: 24 bytes where `Option<Version>` takes 40, of which
+/// each session of server-sent events holds one per topic.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Entry {
+    seq: u64,
+    ts: i64,
+    tag: u8,
+}
+
+impl From<Version> for Entry {
+    fn from(Version { seq, ts, of_write }: Version) -> Self {
+        let flag = |set, flag| if set { flag } else { 0 };
+        let tag = SEEN | flag(seq.is_some(), HAS_SEQ) | flag(ts.is_some(), HAS_TS) | flag(of_write, OF_WRITE);
+        Self { seq: seq.unwrap_or(0), ts: ts.unwrap_or(0), tag }
+    }
+}
+
+impl Entry {
+    /// The version last sent; `None` where nothing was.
+    pub fn version(self) -> Option<Version> {
+        (self.tag != 0).then(|| Version {
+            seq: self.has(HAS_SEQ).then_some(self.seq),
+            ts: self.has(HAS_TS).then_some(self.ts),
+            of_write: self.has(OF_WRITE),
+        })
+    }
+
+    fn has(self, flag: u8) -> bool {
+        self.tag & flag != 0
+    }
+}
+
+/// Which topics a cursor is of, as it says it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Topics {
+    n: usize,
+    fingerprint: u32,
+}
+
+impl Topics {
+    /// Instruments in ascending order.
+    pub fn of(instruments: &[InstrumentId]) -> Self {
+        Self { n: instruments.len(), fingerprint: fingerprint(instruments) }
+    }
+
+    /// Whether a cursor can say what was seen of each.
+    pub fn are_exact(self) -> bool {
+        self.n <= EXACT_TOPICS
+    }
+}
+
+/// Writes the id for `seen`, in ascending order of the instruments of `topics`.
+pub fn encode(topics: Topics, seen: &[Entry]) -> String {
+    if !topics.are_exact() {
         return INEXACT.to_owned();
     }
     let mut bytes = Vec::with_capacity(8 + 8 * seen.len());
     bytes.push(FORMAT);
-    bytes.extend_from_slice(&fingerprint(topics).to_le_bytes());
-    let base = seen.iter().flatten().find_map(|v| v.ts).unwrap_or(0);
+    bytes.extend_from_slice(&topics.fingerprint.to_le_bytes());
+    let base = seen.iter().find(|entry| entry.has(HAS_TS)).map_or(0, |entry| entry.ts);
     push_varint(&mut bytes, zigzag(base));
-    for version in seen {
-        let Some(Version { seq, ts, of_write }) = *version else {
-            bytes.push(0);
-            continue;
-        };
-        let flag = |set, flag| if set { flag } else { 0 };
-        bytes.push(
-            SEEN | flag(seq.is_some(), HAS_SEQ) | flag(ts.is_some(), HAS_TS) | flag(of_write, OF_WRITE),
-        );
-        if let Some(seq) = seq {
-            push_varint(&mut bytes, seq);
+    for entry in seen {
+        bytes.push(entry.tag);
+        if entry.has(HAS_SEQ) {
+            push_varint(&mut bytes, entry.seq);
         }
-        if let Some(ts) = ts {
-            push_varint(&mut bytes, zigzag(ts.wrapping_sub(base)));
+        if entry.has(HAS_TS) {
+            push_varint(&mut bytes, zigzag(entry.ts.wrapping_sub(base)));
         }
     }
     URL_SAFE_NO_PAD.encode(bytes)
 }
 
-/// Reads an id back for the same `topics`, in ascending order. `None` means that the id says nothing
+/// Reads an id back for the same `topics`. `None` means that the id says nothing
 /// about these topics, and a full snapshot is due.
-pub fn decode(text: &str, topics: &[InstrumentId]) -> Option<Seen> {
-    if text.len() > MAX_TEXT || topics.len() > EXACT_TOPICS {
+pub fn decode(text: &str, topics: Topics) -> Option<Seen> {
+    if text.len() > MAX_TEXT || !topics.are_exact() {
         return None;
     }
     let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
     let (&format, rest) = bytes.split_first()?;
     let (print, mut rest) = rest.split_at_checked(4)?;
-    if format != FORMAT || print != fingerprint(topics).to_le_bytes() {
+    if format != FORMAT || print != topics.fingerprint.to_le_bytes() {
         return None;
     }
     let base = unzigzag(take_varint(&mut rest)?);
-    let mut seen = Vec::with_capacity(topics.len());
-    for _ in topics {
+    let mut seen = Vec::with_capacity(topics.n);
+    for _ in 0..topics.n {
         let (&tag, after) = rest.split_first()?;
         rest = after;
-        let seq = if tag & HAS_SEQ != 0 { Some(take_varint(&mut rest)?) } else { None };
-        let ts =
-            if tag & HAS_TS != 0 { Some(base.wrapping_add(unzigzag(take_varint(&mut rest)?))) } else { None };
-        seen.push((tag != 0).then_some(Version { seq, ts, of_write: tag & OF_WRITE != 0 }));
+        let mut entry = Entry { tag, ..Entry::default() };
+        if entry.has(HAS_SEQ) {
+            entry.seq = take_varint(&mut rest)?;
+        }
+        if entry.has(HAS_TS) {
+            entry.ts = base.wrapping_add(unzigzag(take_varint(&mut rest)?));
+        }
+        seen.push(entry);
     }
     rest.is_empty().then_some(seen)
 }
@@ -127,8 +173,8 @@ fn take_varint(bytes: &mut &[u8]) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn topics(n: i64) -> Vec<InstrumentId> {
-        (0..n).map(InstrumentId::new).collect()
+    fn topics(n: i64) -> Topics {
+        Topics::of(&(0..n).map(InstrumentId::new).collect::<Vec<_>>())
     }
 
     #[test]
@@ -141,14 +187,16 @@ mod tests {
             Some(Version { seq: Some(0), ..Version::default() }),
             Some(Version { ts: Some(1_760_000_000_000), ..Version::default() }),
         ];
-        assert_eq!(decode(&encode(&topics, &seen), &topics), Some(seen));
+        let entries: Seen = seen.iter().map(|version| version.map(Entry::from).unwrap_or_default()).collect();
+        let read = decode(&encode(topics, &entries), topics).expect("an id of these topics");
+        assert_eq!(read.into_iter().map(Entry::version).collect::<Vec<_>>(), seen);
     }
 
     #[test]
     fn a_cursor_of_other_topics_says_nothing() {
-        let id = encode(&topics(2), &[None, None]);
-        assert_eq!(decode(&id, &topics(3)), None);
-        assert_eq!(decode(&id, &[InstrumentId::new(0), InstrumentId::new(2)]), None);
+        let id = encode(topics(2), &[Entry::default(); 2]);
+        assert_eq!(decode(&id, topics(3)), None);
+        assert_eq!(decode(&id, Topics::of(&[InstrumentId::new(0), InstrumentId::new(2)])), None);
     }
 
     #[test]
@@ -156,15 +204,15 @@ mod tests {
         let topics = topics(EXACT_TOPICS as i64);
         let far = |i: usize| if i.is_multiple_of(2) { i64::MIN } else { i64::MAX };
         let seen: Seen = (0..EXACT_TOPICS)
-            .map(|i| Some(Version { seq: Some(u64::MAX), ts: Some(far(i)), of_write: true }))
+            .map(|i| Version { seq: Some(u64::MAX), ts: Some(far(i)), of_write: true }.into())
             .collect();
-        assert_eq!(decode(&encode(&topics, &seen), &topics), Some(seen));
+        assert_eq!(decode(&encode(topics, &seen), topics), Some(seen));
     }
 
     #[test]
     fn nonsense_says_nothing() {
         for text in ["", "w", "x", "AQ", "////", "é", &"A".repeat(5_000)] {
-            assert_eq!(decode(text, &topics(1)), None, "{text}");
+            assert_eq!(decode(text, topics(1)), None, "{text}");
         }
     }
 }

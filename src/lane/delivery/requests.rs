@@ -178,6 +178,9 @@ impl<P: Pipe> Delivery<P> {
                 added.push(sub);
             }
         }
+        let session = &mut self.sessions[key.at as usize];
+        session.subs.shrink_to_fit();
+        session.outbox.shrink();
         // The acknowledgement is control and goes before every quote that isn't begun.
         self.say(key, "subscribe", &server::subscribed(request, &outcome));
         let mut to_read = Vec::new();
