@@ -42,10 +42,12 @@ setup:
 	tests/deploy/setup.sh
 	tests/js/setup.sh
 
-# Every scenario five times, and the page made from them; hours on two cores.
+# Every scenario five times, the two studies, and the page made from them; an hour and a half on two cores.
 bench: bench-build
 	bench/setup.sh
 	cd bench && target/release/tb-bench run all --runs 5 --retry 3 --out results/runs
+	cd bench && target/release/tb-bench streams --out results/streams.json
+	cd bench/study && cargo build --locked --release && target/release/tb-study --out ../results/fanout.json
 	cd bench && target/release/tb-bench report --out results
 
 # Before and after a change: a few minutes.
