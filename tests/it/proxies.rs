@@ -378,7 +378,7 @@ async fn eight_tabs_of_a_browser_stream_at_once_and_websocket_works_beside_http2
     for _ in 0..8 {
         let url = format!("https://localhost:{}/?transport=sse&shared=0&ids=1,2,3", path.caddy.port);
         let tab = browser.open(&url).await;
-        tab.wait_until(live, TAB).await;
+        tab.wait_until_loaded(live, TAB).await;
         let price =
             "document.querySelector('[data-topic=\"quote:1\"][data-field=price]').textContent === '7.25'";
         tab.wait_until(price, TAB).await;
@@ -388,6 +388,6 @@ async fn eight_tabs_of_a_browser_stream_at_once_and_websocket_works_beside_http2
     let protocol = tabs[7].eval("performance.getEntriesByType('navigation')[0].nextHopProtocol").await;
     assert_eq!(protocol, json!("h2"));
     let tab = browser.open(&format!("https://localhost:{}/?ids=1", path.caddy.port)).await;
-    tab.wait_until(&format!("{live} && document.body.dataset.transport === 'ws'"), TAB).await;
+    tab.wait_until_loaded(&format!("{live} && document.body.dataset.transport === 'ws'"), TAB).await;
     path.gateway.metric_is("sessions", &[("transport", "ws")], SOON, 1.0).await;
 }

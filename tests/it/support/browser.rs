@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tempfile::TempDir;
@@ -113,6 +114,40 @@ impl Page {
         .await;
     }
 
+    /// [`Page::wait_until`] for what a page shows once it has loaded. Chromium gives up what it loads when any interface
+    /// of the machine comes or goes, as those of containers do; that page is loaded again.
+    pub async fn wait_until_loaded(&self, expression: &str, within: Duration) {
+        let arguments = json!({ "expression": expression, "returnByValue": true });
+        let given_up = AtomicUsize::new(0);
+        wait_for(expression, within, || async {
+            let now = self.n_given_up();
+            // Refused while the page of the error is still to come.
+            if now > given_up.load(Ordering::Relaxed)
+                && self.wire.try_call(Some(&self.session), "Page.reload", json!({})).await.is_ok()
+            {
+                given_up.store(now, Ordering::Relaxed);
+            }
+            let answer = self.call("Runtime.evaluate", arguments.clone()).await;
+            (answer["result"]["value"] == true).then_some(())
+        })
+        .await;
+    }
+
+    /// Documents and scripts of the page that weren't loaded because the machine's interfaces changed. What opens later
+    /// is the page's own business to repeat.
+    fn n_given_up(&self) -> usize {
+        let events = self.wire.events.lock().unwrap();
+        let ours = events.iter().filter(|event| event["sessionId"] == self.session.as_str());
+        let failed = ours.filter(|event| event["method"] == "Network.loadingFailed");
+        failed
+            .filter(|event| {
+                let failed = &event["params"];
+                failed["errorText"] == "net::ERR_NETWORK_CHANGED"
+                    && matches!(failed["type"].as_str(), Some("Document" | "Script"))
+            })
+            .count()
+    }
+
     /// What the page complained about so far: uncaught exceptions, `console.error`, failed loads.
     pub fn errors(&self) -> Vec<String> {
         let events = self.wire.events.lock().unwrap();
@@ -215,6 +250,10 @@ impl Wire {
     }
 
     async fn call(&self, session: Option<&str>, method: &str, params: Value) -> Value {
+        self.try_call(session, method, params).await.unwrap_or_else(|error| panic!("{method}: {error}"))
+    }
+
+    async fn try_call(&self, session: Option<&str>, method: &str, params: Value) -> Result<Value, Value> {
         let id = {
             let mut next = self.next_id.lock().unwrap();
             *next += 1;
@@ -228,7 +267,6 @@ impl Wire {
         }
         self.say.send(Message::text(message.to_string())).expect("the browser is connected");
         let answer = in_time(method, CALL_TIMEOUT, answered).await.expect("the browser answers");
-        assert!(answer["error"].is_null(), "{method}: {}", answer["error"]);
-        answer["result"].clone()
+        if answer["error"].is_null() { Ok(answer["result"].clone()) } else { Err(answer["error"].clone()) }
     }
 }
