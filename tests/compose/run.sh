@@ -2,7 +2,8 @@
 # Builds the image and runs the whole stack for real, as `make test-compose`: the very Dockerfile,
 # docker-compose.yml, Caddyfile and nginx.conf, in a Compose project of its own that is gone afterwards.
 #
-#   REAL_IMAGES=1  take base images from their registries instead of making stand-ins
+#   REAL_IMAGES=1         take base images from their registries instead of making stand-ins
+#   COMPOSE_STEPS=a,b     while one develops: these steps alone, by the names that the output shows in brackets
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

@@ -36,6 +36,7 @@ pub struct Replica {
 /// The running stack.
 pub struct Stack {
     project: String,
+    http: u16,
     https: u16,
     prometheus: u16,
     folder: TempDir,
@@ -45,8 +46,8 @@ impl Stack {
     /// A stack of which nothing runs yet.
     pub fn new() -> Self {
         let project = format!("tickbridge-test-{}", std::process::id());
-        let (https, prometheus) = (ports::free(), ports::free());
-        Self { project, https, prometheus, folder: tempfile::tempdir().unwrap() }
+        let (http, https, prometheus) = (ports::free(), ports::free(), ports::free());
+        Self { project, http, https, prometheus, folder: tempfile::tempdir().unwrap() }
     }
 
     /// The Compose project.
@@ -59,9 +60,9 @@ impl Stack {
         command.args(args).current_dir(env!("CARGO_MANIFEST_DIR"));
         command.env("COMPOSE_PROJECT_NAME", &self.project).env("VERSION", "test");
         command.env("JWT_SECRET", SECRET).env("REDIS_PASSWORD", "a password for tests");
-        command
-            .env("SITE_ADDRESS", "localhost, 127.0.0.1")
-            .env("HTTP_PORT", format!("127.0.0.1:{}", ports::free()));
+        command.env("SITE_ADDRESS", "localhost, 127.0.0.1").env("DEMO_PAGE", "true");
+        command.env("ALLOWED_ORIGINS", format!("https://localhost:{}", self.https));
+        command.env("HTTP_PORT", format!("127.0.0.1:{}", self.http));
         command.env("HTTPS_PORT", format!("127.0.0.1:{}", self.https));
         command.env("PROMETHEUS_PORT", self.prometheus.to_string());
         // An engine can't give more than it has itself.
@@ -175,7 +176,7 @@ impl Stack {
     /// Publishes a price of each instrument, as the existing publisher does: key, then message.
     pub async fn publish(&self, ids: std::ops::RangeInclusive<i64>, price: &str) {
         // Whole seconds would be older than what the demo's publisher has stored within the same second.
-        let ts = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis();
+        let ts = unix_ms();
         let mut script = String::new();
         for id in ids {
             let key = format!("market:current-price:{{stock:{id}}}");
@@ -183,7 +184,32 @@ impl Stack {
             script += &format!("SET {key} '{{\"stockId\":{id},\"price\":{price},\"ts\":{ts}}}' EX 300\n");
             script += &format!("SPUBLISH {channel} '{{\"stockId\":{id},\"close\":{price},\"ts\":{ts}}}'\n");
         }
-        self.feed("docker", &["compose", "exec", "-T", "redis-2", "redis-cli", "-c"], &script).await;
+        self.tell_redis(&script).await;
+    }
+
+    /// Announces `n` large quotes of an instrument, one right after the other.
+    pub async fn flood(&self, id: i64, n: u128) {
+        let channel = format!("market:price-updated:{{{}}}", InstrumentId::new(id).partition(PARTITIONS));
+        let (ts, open) = (unix_ms(), "1".repeat(800));
+        let quotes = (0..n).map(|i| {
+            let ts = ts + i;
+            format!("SPUBLISH {channel} '{{\"stockId\":{id},\"close\":1.5,\"open\":{open},\"ts\":{ts}}}'\n")
+        });
+        self.tell_redis(&quotes.collect::<String>()).await;
+    }
+
+    async fn tell_redis(&self, script: &str) {
+        self.feed("docker", &["compose", "exec", "-T", "redis-2", "redis-cli", "-c"], script).await;
+    }
+
+    /// Keeps what the containers have logged so far, since they and it go with their owner.
+    pub fn logs(&self, step: &str) {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("target/compose-{step}.log"));
+        let mut logs = self.command("docker", &["compose", "--profile", "*", "logs", "--no-color", "-t"]);
+        if let Ok(to) = std::fs::File::create(&file) {
+            let _ = logs.stdout(to).status();
+            eprintln!("  what the containers logged is in {}", file.display());
+        }
     }
 
     /// Where browsers connect.
@@ -217,16 +243,12 @@ impl Stack {
     }
 }
 
+fn unix_ms() -> u128 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis()
+}
+
 impl Drop for Stack {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/compose.log");
-            let mut logs = self.command("docker", &["compose", "--profile", "*", "logs", "--no-color", "-t"]);
-            if let Ok(to) = std::fs::File::create(&file) {
-                let _ = logs.stdout(to).status();
-                eprintln!("what the containers logged is in {}", file.display());
-            }
-        }
         let mut down = self
             .command("docker", &["compose", "--profile", "*", "down", "-v", "-t", "1", "--remove-orphans"]);
         let _ = down.stdout(Stdio::null()).stderr(Stdio::null()).status();
