@@ -41,7 +41,10 @@ fn runtime() -> Runtime {
         .expect("threads can be started")
 }
 
-fn subscribers(n: usize) -> (Vec<Sender<Arc<Event>>>, Vec<JoinHandle<Vec<u64>>>) {
+/// The queues, and what each of their readers will have seen.
+type Subscribers = (Vec<Sender<Arc<Event>>>, Vec<JoinHandle<Vec<u64>>>);
+
+fn subscribers(n: usize) -> Subscribers {
     (0..n)
         .map(|_| {
             let (sender, receiver) = channel(BUFFER);
