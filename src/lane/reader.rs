@@ -60,7 +60,8 @@ pub(super) async fn read_ws(
         }
     }
     drop(frames);
-    linger(&stream).await;
+    // On the heap, as its timer would be a third of every session's task.
+    Box::pin(linger(&stream)).await;
 }
 
 /// Waits until an SSE session ends; its client has nothing to say.
@@ -81,7 +82,7 @@ pub(super) async fn read_sse(lane: Lane, key: Key, stream: Rc<TcpStream>, _load:
         lane.borrow_mut().close(key, reason, Now::read());
         break;
     }
-    linger(&stream).await;
+    Box::pin(linger(&stream)).await;
 }
 
 /// Ends the session if its task ends without having done so, which only a panic does.
