@@ -3,6 +3,7 @@
 pub mod client;
 pub mod producer;
 
+mod failover;
 mod faults;
 mod http;
 mod slow;

@@ -380,11 +380,13 @@ impl Node {
         self.shared.metrics.reads_failed.increment(1);
     }
 
-    /// Follows a redirect of a slot that moves: once, over the pool of whoever has it.
+    /// Follows a slot that is being moved, over the pool. Whoever has it for good may have lost what was read here, as
+    /// after a failover that was forced, and has to prove that it didn't.
     async fn elsewhere(&self, group: &[usize], error: &RedisError) -> Option<Value> {
         let (slot, target) = redirect(error, &self.addr)?;
         if error.kind() == ServerErrorKind::Moved.into() {
             self.shared.topology.moved(slot, &target);
+            return None;
         }
         let command = self.read_command(group, None);
         self.shared.commands.run(vec![Routed { slot, command }]).await.pop()?.ok()

@@ -46,6 +46,12 @@ impl Producer {
         self.add(&[("end", b"done")]).await
     }
 
+    /// Waits until a replica has what was added.
+    pub async fn replicated(&mut self) {
+        let wait = redis::cmd("WAIT").arg(1).arg(0).to_owned();
+        let _: u64 = wait.query_async(&mut self.connection).await.unwrap();
+    }
+
     /// Keeps the newest `n` entries.
     pub async fn trim(&mut self, n: usize) {
         let trim = redis::cmd("XTRIM").arg(&self.key).arg("MAXLEN").arg("=").arg(n).to_owned();

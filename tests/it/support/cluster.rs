@@ -195,6 +195,12 @@ impl RedisCluster {
         self.owner(self.shards[shard].start).await
     }
 
+    /// The shard of `key`.
+    pub fn shard_of(&self, key: &str) -> usize {
+        let slot = tickbridge::upstream::slots::slot(key.as_bytes());
+        self.shards.iter().position(|slots| slots.contains(&slot)).expect("the shards cover all slots")
+    }
+
     /// A replica of `shard`'s primary.
     pub async fn replica(&self, shard: usize) -> NodeAt {
         let primary = self.primary(shard).await;
@@ -210,6 +216,17 @@ impl RedisCluster {
         self.cmd::<String>(replica, &["CLUSTER", "FAILOVER"]).await;
         self.owned_everywhere(self.shards[shard].start, replica).await;
         replica
+    }
+
+    /// Keeps `replica` from following its primary any further, for good.
+    pub async fn cut_off(&self, replica: NodeAt, primary: NodeAt) {
+        self.cmd::<String>(replica, &["CONFIG", "SET", "masterauth", "a password that is refused"]).await;
+        self.cmd::<u64>(primary, &["CLIENT", "KILL", "TYPE", "replica"]).await;
+        wait_for("the replica has lost its primary", FORM_TIMEOUT, || async {
+            let link: String = self.cmd(replica, &["INFO", "replication"]).await;
+            link.contains("master_link_status:down").then_some(())
+        })
+        .await;
     }
 
     /// Waits until a node other than `former` is the primary of `shard` in every answering node's eyes.
