@@ -13,8 +13,9 @@ pub mod reader;
 mod answer;
 mod check;
 mod node;
+mod orders;
 
-use super::commands::failure::{Failure, Kind};
+use super::commands::failure::{Class, Failure, Kind};
 use super::commands::{Answer as Answered, Commands, Routed};
 use super::slots::slot;
 use crate::config::streams::Streams;
@@ -26,7 +27,9 @@ use crate::stream::{
 use redis::{Cmd, Value, cmd};
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// The key of a stream.
 fn key(prefix: &str, id: &StreamId) -> String {
@@ -43,16 +46,35 @@ fn info(key: &str) -> Cmd {
     cmd("XINFO").arg("STREAM").arg(key).to_owned()
 }
 
+/// Between two complaints of the same kind. Whoever asks for streams that can't be read must not fill the log.
+const COMPLAIN_EVERY: Duration = Duration::from_secs(30);
+
+/// Lets a complaint pass now and then.
+#[derive(Default)]
+struct Seldom(Mutex<Option<Instant>>);
+
+impl Seldom {
+    fn due(&self) -> bool {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = last.is_none_or(|last| last.elapsed() >= COMPLAIN_EVERY);
+        if due {
+            *last = Some(Instant::now());
+        }
+        due
+    }
+}
+
 /// Streams behind a pool of command connections.
 pub struct RedisStreams {
     commands: Arc<Commands>,
     config: Streams,
+    complaints: Seldom,
 }
 
 impl RedisStreams {
     /// Reads and writes through `commands`.
     pub fn new(commands: Arc<Commands>, config: Streams) -> Self {
-        Self { commands, config }
+        Self { commands, config, complaints: Seldom::default() }
     }
 
     async fn read(&self, key: &str, commands: Vec<Cmd>) -> Result<Vec<Value>, SourceUnavailable> {
@@ -60,7 +82,11 @@ impl RedisStreams {
         let commands: Vec<_> = commands.into_iter().map(|command| Routed { slot, command }).collect();
         let answers = self.commands.run(commands).await;
         answers.into_iter().collect::<Result<_, Failure>>().map_err(|failure| {
-            tracing::debug!(%failure, "a stream can't be read");
+            if failure.kind.class() == Class::Fatal && self.complaints.due() {
+                tracing::warn!(%failure, "Redis refuses to let a stream be read");
+            } else {
+                tracing::debug!(%failure, "a stream can't be read");
+            }
             SourceUnavailable
         })
     }

@@ -12,15 +12,15 @@
 //!   newest [`PROOF_ENTRIES`] (the contract), so a read that brings fewer can't have missed any.
 //! - A connection that fails takes nothing with it but time: each stream goes on from its position.
 //!
-//! Not here: which streams there are (`reader`).
+//! Not here: which streams there are (`reader`), how they get here (`orders`).
 
 use super::check::{Check, check};
+use super::orders::{GATHER, MAX_PAUSE, Orders, Reading};
 use super::reader::Shared;
-use super::{answer, info, newest_before};
+use super::{Seldom, answer, info, newest_before};
 use crate::clock::Now;
 use crate::entry::{Entry, EntryId};
 use crate::protocol::stream::Encoded;
-use crate::stream::hub::Watched;
 use crate::upstream::backoff::Backoff;
 use crate::upstream::commands::Routed;
 use crate::upstream::connection::redirect;
@@ -28,9 +28,8 @@ use crate::upstream::slots::{NodeAddr, SlotTable};
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Pipeline, RedisError, RedisResult, ServerErrorKind, Value, cmd};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 /// A read that brings as many may have missed some. Part of the contract: producers keep at least so many.
@@ -46,15 +45,8 @@ const ANSWER_ENTRIES: usize = 16_384;
 /// Streams in one command, and commands in one round trip.
 const MAX_TOGETHER: usize = 2_048;
 
-/// Between two reads while something comes. Gathers what many streams bring into one answer: with a thousand streams
-/// of 30 entries per second each, 150 come together.
-const GATHER: Duration = Duration::from_millis(5);
-
 /// More streams than this rest longer, in proportion: each read costs the server a look at every one of them.
 const GATHERED: u32 = 1_000;
-
-/// Longest pause between two reads of a stream that brings nothing, where reads can't wait at the server.
-const MAX_PAUSE: Duration = Duration::from_millis(50);
 
 /// What is due within this goes along.
 const TOGETHER: Duration = Duration::from_millis(2);
@@ -68,75 +60,6 @@ const LINGER: Duration = Duration::from_secs(5);
 /// Pauses between attempts to connect.
 const CONNECT_PAUSES: Backoff = Backoff::new(Duration::from_millis(40), Duration::from_millis(500));
 
-/// A stream and when it is read.
-pub(super) struct Reading {
-    stream: Arc<Watched>,
-    key: String,
-    slot: u16,
-    /// Whether what is read next is known to follow the position.
-    vouched: bool,
-    /// The server refused a command that named it among others. It has one of its own, so that a key that is no
-    /// stream holds up nobody else.
-    alone: bool,
-    last_read: Instant,
-    next: Instant,
-    pause: Duration,
-}
-
-impl Reading {
-    /// To be read at once.
-    pub(super) fn new(stream: Arc<Watched>, key: String, slot: u16) -> Self {
-        let now = Instant::now();
-        Self { stream, key, slot, vouched: false, alone: false, last_read: now, next: now, pause: GATHER }
-    }
-
-    fn rest(&mut self, brought: bool) {
-        self.pause = if brought { GATHER } else { (self.pause * 3 / 2).min(MAX_PAUSE) };
-        self.last_read = Instant::now();
-        self.next = self.last_read + self.pause;
-    }
-}
-
-/// Streams for a node's task.
-pub(super) struct Orders {
-    given: Mutex<Given>,
-    wake: Notify,
-}
-
-struct Given {
-    streams: Vec<Reading>,
-    closed: bool,
-}
-
-impl Orders {
-    /// A first stream.
-    pub(super) fn with(reading: Reading) -> Arc<Self> {
-        let given = Mutex::new(Given { streams: vec![reading], closed: false });
-        Arc::new(Self { given, wake: Notify::new() })
-    }
-
-    /// Adds a stream, or gives it back if the task has ended.
-    pub(super) fn give(&self, reading: Reading) -> Result<(), Reading> {
-        let mut given = self.given();
-        if given.closed {
-            return Err(reading);
-        }
-        given.streams.push(reading);
-        drop(given);
-        self.wake.notify_one();
-        Ok(())
-    }
-
-    /// Whether the task has ended.
-    pub(super) fn is_closed(&self) -> bool {
-        self.given().closed
-    }
-
-    fn given(&self) -> MutexGuard<'_, Given> {
-        self.given.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// The task of one node.
 pub(super) struct Node {
     addr: NodeAddr,
@@ -144,12 +67,13 @@ pub(super) struct Node {
     orders: Arc<Orders>,
     streams: Vec<Reading>,
     table: Arc<SlotTable>,
+    complaints: Seldom,
 }
 
 impl Node {
     pub(super) fn new(addr: NodeAddr, shared: Arc<Shared>, orders: Arc<Orders>) -> Self {
         let table = shared.topology.table();
-        Self { addr, shared, orders, streams: Vec::new(), table }
+        Self { addr, shared, orders, streams: Vec::new(), table, complaints: Seldom::default() }
     }
 
     /// Reads until there has been nothing to read for a while.
@@ -159,7 +83,7 @@ impl Node {
         loop {
             self.take_orders();
             if self.streams.is_empty() {
-                if timeout(LINGER, self.orders.wake.notified()).await.is_err() && self.may_end() {
+                if timeout(LINGER, self.orders.wake.notified()).await.is_err() && self.orders.may_end() {
                     return;
                 }
                 continue;
@@ -196,7 +120,7 @@ impl Node {
 
     /// Takes new streams, lets go of those that are over, and gives back those that belong to another node by now.
     fn take_orders(&mut self) {
-        let mut given = std::mem::take(&mut self.orders.given().streams);
+        let mut given = self.orders.take();
         let table = self.shared.topology.table();
         // The table may have changed on their way here.
         let moved = !given.is_empty() || !Arc::ptr_eq(&table, &self.table);
@@ -211,13 +135,6 @@ impl Node {
             let others: Vec<Reading> = others;
             self.shared.hub.give_back(others.into_iter().map(|reading| reading.stream));
         }
-    }
-
-    /// Ends the task's orders unless a stream has just come.
-    fn may_end(&self) -> bool {
-        let mut given = self.orders.given();
-        given.closed = given.streams.is_empty();
-        given.closed
     }
 
     /// Waits until a stream is due or a new one comes.
@@ -330,7 +247,7 @@ impl Node {
                 None => {
                     for &at in group {
                         self.streams[at].alone |= group.len() > 1;
-                        self.failed(at);
+                        self.failed(at, &error);
                     }
                     return;
                 }
@@ -372,7 +289,10 @@ impl Node {
         }
     }
 
-    fn failed(&mut self, at: usize) {
+    fn failed(&mut self, at: usize, error: &RedisError) {
+        if error.redirect_node().is_none() && self.complaints.due() {
+            tracing::warn!(redis.node = %self.addr, %error, "Redis refuses to let streams be read");
+        }
         let reading = &mut self.streams[at];
         reading.vouched = false;
         reading.stream.set_interrupted(true);
@@ -414,7 +334,7 @@ impl Node {
                     if let Some((slot, target)) = redirect(&error, &self.addr) {
                         self.shared.topology.moved(slot, &target);
                     }
-                    self.failed(at);
+                    self.failed(at, &error);
                     continue;
                 }
             };

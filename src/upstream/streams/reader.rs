@@ -7,7 +7,8 @@
 //! Not here: how a node is read (`streams::node`), who gets the entries (`stream::hub`).
 
 use super::key;
-use super::node::{Node, Orders, Reading};
+use super::node::Node;
+use super::orders::{Orders, Reading};
 use crate::config::{Config, RedisMode};
 use crate::metrics::streams::StreamMetrics;
 use crate::stream::hub::{Hub, Watched};

@@ -158,3 +158,32 @@ async fn streams_of_a_cluster_lie_on_all_nodes_and_follow_a_slot_that_moves() {
     assert_eq!(client.texts(30).await, texts(30..60));
     client.next_of("end").await;
 }
+
+/// A line now and then and not one per read, or whoever may ask for streams could fill the log.
+#[tokio::test]
+async fn what_redis_refuses_is_counted_and_logged_once() {
+    let (redis, gateway) = world().await;
+    let mut producer = Producer::new(&redis, "a").await;
+    producer.tokens(0..1).await;
+    let mut clients = Vec::new();
+    for transport in BOTH {
+        let mut client = Client::resume(gateway.public, transport, "a", None).await;
+        assert_eq!(client.texts(1).await, texts(0..1));
+        clients.push(client);
+    }
+    let acl = async |rule: &str| redis.cmd::<()>(&["ACL", "SETUSER", "default", rule]).await;
+    let n_logged = |what: &str| gateway.log().matches(what).count();
+    acl("-xread").await;
+    gateway.metric_fits("reads fail", "stream_reads_failed_total", &[], DUE, |n| n > 10.0).await;
+    assert_eq!((n_logged("refuses to let streams be read"), n_logged("'xread'")), (1, 1));
+    producer.tokens(1..3).await;
+    acl("+xread").await;
+    for client in &mut clients {
+        assert_eq!(client.texts(2).await, texts(1..3));
+    }
+    acl("-xrange").await;
+    for transport in BOTH.repeat(2) {
+        assert_eq!(Client::open(gateway.public, transport, "id=a", &[]).await.err(), Some(503));
+    }
+    assert_eq!((n_logged("refuses to let a stream be read"), n_logged("'xrange'")), (1, 1));
+}
