@@ -2,6 +2,7 @@
 //!
 //! Not here: delivery (`lane`), HTTP and token verification (`edge`).
 
+pub mod linger;
 pub mod permission;
 pub mod standing;
 pub mod sweep;

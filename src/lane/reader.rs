@@ -11,21 +11,16 @@ use super::frames::{Frames, Turn};
 use super::run::Loaded;
 use crate::clock::Now;
 use crate::protocol::close::CloseReason;
+use crate::session::linger::{linger, read_some};
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io::{self, Read};
 use std::rc::Rc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 use tokio::net::TcpStream;
-use tokio::time::timeout;
 
 /// A lane's state, shared among the tasks of its thread.
 pub type Lane = Rc<RefCell<Delivery<Rc<TcpStream>>>>;
-
-/// How long a closed connection may take to say that it has seen the close. Closing a socket that holds
-/// unread bytes resets it, and the reset would destroy the close frame on its way.
-const LINGER: Duration = Duration::from_secs(2);
 
 /// What an SSE client may send after its request before it is taken for something else.
 const SSE_INBOUND_BYTES: usize = 16 * 1024;
@@ -134,26 +129,6 @@ fn settle(lane: &mut Delivery<Rc<TcpStream>>, key: Key, cx: &mut Context<'_>) {
     if let Some(reason) = over {
         lane.close(key, reason, Now::read());
     }
-}
-
-async fn linger(stream: &TcpStream) {
-    let seen = async { while stream.readable().await.is_ok() && discard(stream) {} };
-    let _ = timeout(LINGER, seen).await;
-}
-
-/// Reads what has come. Gives whether more may come.
-fn discard(stream: &TcpStream) -> bool {
-    match read_some(stream) {
-        Ok(n) => n > 0,
-        Err(e) => e.kind() == io::ErrorKind::WouldBlock,
-    }
-}
-
-/// Reads some of what has come, to see how much that is.
-fn read_some(stream: &TcpStream) -> io::Result<usize> {
-    // Not in an async function: a buffer there would be a part of every session's task.
-    let mut buffer = [0; 512];
-    stream.try_read(&mut buffer)
 }
 
 /// What has come over a connection, without waiting.

@@ -22,12 +22,14 @@ use crate::protocol::close::CloseReason;
 use crate::protocol::stream::Encoded;
 use crate::protocol::stream::{self, Silent};
 use crate::session::Principal;
+use crate::session::linger::{LINGER, linger};
 use crate::session::standing::{Due, Standing};
 use bytes::Bytes;
 use history::Verdict;
 use inbound::Inbound;
 use std::borrow::Borrow;
 use std::io::{self, Write};
+use std::net::Shutdown;
 use std::pin::pin;
 use std::time::Duration;
 use tokio::net::TcpStream;
@@ -422,11 +424,12 @@ impl<'a> Session<'a> {
         if !self.closed && (self.written == 0 || self.is_flushed()) {
             self.wire.close(&mut self.out, reason);
         }
-        let grace = self.shared.timers.slow_consumer_grace.min(inbound::LINGER);
+        let grace = self.shared.timers.slow_consumer_grace.min(LINGER);
         let _ = timeout(grace, async {
             while self.flush().is_ok() && !self.is_flushed() && self.stream.writable().await.is_ok() {}
         })
         .await;
-        inbound::linger(&self.stream).await;
+        let _ = socket2::SockRef::from(&self.stream).shutdown(Shutdown::Write);
+        linger(&self.stream).await;
     }
 }

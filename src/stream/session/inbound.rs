@@ -5,9 +5,7 @@
 use crate::lane::frames::end_of;
 use crate::protocol::close::CloseReason;
 use std::io::{self, Read, Write};
-use std::time::Duration;
 use tokio::net::TcpStream;
-use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig, WebSocketContext};
 use tokio_tungstenite::tungstenite::{Error, Message};
 
@@ -19,10 +17,6 @@ const FRAMES_PER_TURN: usize = 16;
 
 /// What an SSE client may send after its request before it is taken for something else.
 const SSE_INBOUND_BYTES: usize = 16 * 1024;
-
-/// How long a closed connection may take to say that it has seen the close. Closing a socket that holds unread bytes
-/// resets it, and the reset would destroy the close on its way.
-pub(super) const LINGER: Duration = Duration::from_secs(2);
 
 /// The reading half of a session.
 pub(super) enum Inbound {
@@ -120,22 +114,6 @@ fn read_ws(context: &mut WebSocketContext, stream: &TcpStream, out: &mut Vec<u8>
         }
     }
     (heard, true)
-}
-
-/// Waits until the client has seen the close, but not for long.
-pub(super) async fn linger(stream: &TcpStream) {
-    let half = socket2::SockRef::from(stream).shutdown(std::net::Shutdown::Write);
-    let seen = async { while half.is_ok() && stream.readable().await.is_ok() && discard(stream) {} };
-    let _ = timeout(LINGER, seen).await;
-}
-
-/// Reads what has come. Gives whether more may come.
-fn discard(stream: &TcpStream) -> bool {
-    let mut buffer = [0; 512];
-    match stream.try_read(&mut buffer) {
-        Ok(n) => n > 0,
-        Err(e) => e.kind() == io::ErrorKind::WouldBlock,
-    }
 }
 
 /// The connection as tungstenite sees it.
