@@ -15,10 +15,11 @@ use crate::config::Config;
 use crate::config::live::LiveLimits;
 use crate::edge::auth::Verifier;
 use crate::edge::ops::Health;
+use crate::edge::sessions::Page;
 use crate::edge::{Addresses, Edge, Services, Shutdown};
 use crate::fanout::{Fanout, MAX_LANES};
 use crate::lane::delivery::Shared;
-use crate::lane::{LaneThreads, Lanes};
+use crate::lane::{LaneThreads, Lanes, ListFrom};
 use crate::metrics::Metrics;
 use crate::publish::QuotePublisher;
 use crate::session::standing::Timers;
@@ -136,10 +137,10 @@ impl App {
             metrics: Arc::clone(&metrics),
             health: health(&lanes, &phases, &source),
             sessions: {
-                let lanes = Arc::clone(&lanes);
+                let (lanes, streams) = (Arc::clone(&lanes), Arc::clone(&streams.sessions));
                 Arc::new(move |from, n| {
-                    let lanes = Arc::clone(&lanes);
-                    Box::pin(async move { lanes.list(from, n).await })
+                    let (lanes, streams) = (Arc::clone(&lanes), Arc::clone(&streams));
+                    Box::pin(async move { list(&lanes, &streams, from, n).await })
                 })
             },
             publisher: source.publisher(&fanout),
@@ -291,6 +292,18 @@ fn share(rate: u32, n_in_lanes: u64, n_of_streams: usize) -> (u32, u32) {
     let of_streams = f64::from(rate) * streams / (lanes + streams).max(1.0);
     let of_streams = of_streams.round() as u32;
     (rate.saturating_sub(of_streams).max(1), of_streams.max(1))
+}
+
+/// Lists sessions, those of streams as if they were in a lane behind the last.
+async fn list(lanes: &Lanes, streams: &Sessions, from: ListFrom, n: usize) -> Page {
+    let (quotes, next) = lanes.list(from, n).await;
+    if next.is_some() {
+        return Page { quotes, streams: Vec::new(), next };
+    }
+    let lane = lanes.n_lanes();
+    let place = if from.lane < lane { 0 } else { from.place };
+    let (streams, place) = streams.list(place, n - quotes.len());
+    Page { quotes, streams, next: place.map(|place| ListFrom { lane, place }) }
 }
 
 fn health(lanes: &Arc<Lanes>, phases: &Phases, source: &Source) -> Health {

@@ -179,6 +179,11 @@ impl Lanes {
         (found, None)
     }
 
+    /// How many lanes there are.
+    pub const fn n_lanes(&self) -> usize {
+        self.handles.len()
+    }
+
     /// Connections handed over that have not ended.
     pub fn n_sessions(&self) -> u64 {
         self.handles.iter().map(|h| h.load.load(Relaxed)).sum()

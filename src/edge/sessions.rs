@@ -1,12 +1,13 @@
 //! `GET /debug/sessions`: the sessions of this replica, page by page.
 //!
-//! `?limit=` (100 by default, at most 1000) and `?from=` with the `next` of the answer before. Nothing personal
-//! is told but the user's id.
+//! `?limit=` (100 by default, at most 1000) and `?from=` with the `next` of the answer before; sessions of streams come
+//! last. Nothing personal is told but the user's id.
 
 use super::query::Query;
 use crate::lane::ListFrom;
 use crate::lane::delivery::SessionView;
 use crate::metrics::edge::Refusal;
+use crate::stream::{StreamId, sessions as stream};
 use axum::Router;
 use axum::extract::RawQuery;
 use axum::http::header;
@@ -20,8 +21,16 @@ use std::sync::Arc;
 const DEFAULT_LIMIT: usize = 100;
 const MAX_LIMIT: usize = 1_000;
 
-/// One page, and where to go on.
-pub type Page = (Vec<SessionView>, Option<ListFrom>);
+/// One page.
+#[derive(Default)]
+pub struct Page {
+    /// Sessions of quotes.
+    pub quotes: Vec<SessionView>,
+    /// Sessions of streams.
+    pub streams: Vec<stream::SessionView>,
+    /// Where to go on.
+    pub next: Option<ListFrom>,
+}
 
 /// Lists sessions from a place on, at most so many. Ends within a deadline of its own.
 pub type ListSessions =
@@ -34,8 +43,7 @@ pub fn router(list: ListSessions) -> Router {
         async move {
             let query = Query::parse(query.as_deref());
             let (from, limit) = page(&query)?;
-            let (sessions, next) = list(from, limit).await;
-            Ok::<Response, Refusal>(render(&sessions, next))
+            Ok::<Response, Refusal>(render(&list(from, limit).await))
         }
     };
     Router::new().route("/debug/sessions", get(answer))
@@ -54,11 +62,15 @@ fn page(query: &Query) -> Result<(ListFrom, usize), Refusal> {
     if (1..=MAX_LIMIT).contains(&limit) { Ok((from, limit)) } else { Err(Refusal::Page) }
 }
 
-fn render(sessions: &[SessionView], next: Option<ListFrom>) -> Response {
-    let session = |s: &SessionView| -> Value {
+const fn transport(is_ws: bool) -> &'static str {
+    if is_ws { "ws" } else { "sse" }
+}
+
+fn render(page: &Page) -> Response {
+    let of_quotes = |s: &SessionView| -> Value {
         json!({
             "id": format!("{}.{}", s.lane, s.place),
-            "transport": if s.transport == 0 { "ws" } else { "sse" },
+            "transport": transport(s.transport == 0),
             "user_id": s.user_id.as_deref(),
             "subscriptions": s.n_subscriptions,
             "pending": s.n_pending,
@@ -66,8 +78,18 @@ fn render(sessions: &[SessionView], next: Option<ListFrom>) -> Response {
             "blocked": s.blocked,
         })
     };
-    let next = next.map(|next| format!("{}.{}", next.lane, next.place));
-    let body = json!({ "sessions": sessions.iter().map(session).collect::<Vec<_>>(), "next": next });
+    let of_a_stream = |s: &stream::SessionView| -> Value {
+        json!({
+            "id": format!("stream.{}", s.place),
+            "transport": transport(s.is_ws),
+            "user_id": s.user_id.as_deref(),
+            "stream": s.stream.as_ref().map(StreamId::as_str),
+        })
+    };
+    let sessions: Vec<Value> =
+        page.quotes.iter().map(of_quotes).chain(page.streams.iter().map(of_a_stream)).collect();
+    let next = page.next.map(|next| format!("{}.{}", next.lane, next.place));
+    let body = json!({ "sessions": sessions, "next": next });
     let headers = [(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")];
     (headers, body.to_string()).into_response()
 }

@@ -18,8 +18,9 @@ use crate::session::Principal;
 use crate::session::standing::Timers;
 use bytes::Bytes;
 use std::any::Any;
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, watch};
@@ -93,6 +94,19 @@ pub struct Start {
     pub opening: Result<Box<Opening>, CloseReason>,
 }
 
+/// A session as an operator sees it. Nothing personal but the user's id.
+#[derive(Clone, Debug)]
+pub struct SessionView {
+    /// How many were opened before it.
+    pub place: usize,
+    /// Whether it is a WebSocket.
+    pub is_ws: bool,
+    /// Who it acts for; `None` is a guest.
+    pub user_id: Option<Arc<str>>,
+    /// What it watches; `None` if it is being closed at once.
+    pub stream: Option<StreamId>,
+}
+
 /// What all sessions share.
 pub(super) struct Shared {
     pub(super) hub: Arc<Hub>,
@@ -102,9 +116,15 @@ pub(super) struct Shared {
     pub(super) abandon_timeout: Duration,
     pub(super) max_message_bytes: usize,
     pub(super) page_reads: Semaphore,
-    pub(super) n_sessions: AtomicUsize,
+    pub(super) open: Mutex<BTreeMap<usize, SessionView>>,
     pub(super) drain: watch::Sender<Option<Arc<Drain>>>,
     pub(super) end: CancellationToken,
+}
+
+impl Shared {
+    fn open(&self) -> MutexGuard<'_, BTreeMap<usize, SessionView>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Turns to connect again, one after the other.
@@ -124,6 +144,7 @@ impl Drain {
 /// The handle to all sessions of streams.
 pub struct Sessions {
     shared: Arc<Shared>,
+    opened: AtomicUsize,
     tasks: TaskTracker,
     unknown: UnknownStream,
 }
@@ -146,12 +167,13 @@ impl Sessions {
             abandon_timeout: config.streams.abandon_timeout,
             max_message_bytes: config.session.max_message_bytes,
             page_reads: Semaphore::new(MAX_PAGE_READS),
-            n_sessions: AtomicUsize::new(0),
+            open: Mutex::default(),
             drain: watch::Sender::new(None),
             end,
         };
         Arc::new(Self {
             shared: Arc::new(shared),
+            opened: AtomicUsize::new(0),
             tasks: TaskTracker::new(),
             unknown: config.streams.unknown,
         })
@@ -198,7 +220,15 @@ impl Sessions {
         let Admission { stream, read_ahead, head, start, principal, permit } = admission;
         let stream = TcpStream::from_std(stream)?;
         let shared = Arc::clone(&self.shared);
-        let counted = Counted::new(&shared);
+        let counted = Counted::new(
+            &shared,
+            SessionView {
+                place: self.opened.fetch_add(1, Relaxed),
+                is_ws: start.wire == Wire::Ws,
+                user_id: principal.as_ref().map(|principal| Arc::clone(&principal.user_id)),
+                stream: start.opening.as_ref().ok().map(|opening| opening.id.clone()),
+            },
+        );
         self.tasks.spawn(async move {
             let metrics = shared.hub.metrics();
             let _open = metrics.opened(start.wire == Wire::Ws);
@@ -213,7 +243,14 @@ impl Sessions {
 
     /// Sessions that have not ended.
     pub fn n_sessions(&self) -> usize {
-        self.shared.n_sessions.load(Relaxed)
+        self.shared.open().len()
+    }
+
+    /// Up to `n` sessions from place `from` on, and the place to go on from if there are more.
+    pub fn list(&self, from: usize, n: usize) -> (Vec<SessionView>, Option<usize>) {
+        let open = self.shared.open();
+        let mut views = open.range(from..).map(|(_, view)| view.clone());
+        (views.by_ref().take(n).collect(), views.next().map(|view| view.place))
     }
 
     /// Tells all sessions to connect again, at most `rate` per second, or as many more as it takes to be through in
@@ -235,18 +272,22 @@ impl Sessions {
     }
 }
 
-/// Counts a session as long as it is held, from before its task runs.
-struct Counted(Arc<Shared>);
+/// Counts and lists a session as long as it is held, from before its task runs.
+struct Counted {
+    shared: Arc<Shared>,
+    place: usize,
+}
 
 impl Counted {
-    fn new(shared: &Arc<Shared>) -> Self {
-        shared.n_sessions.fetch_add(1, Relaxed);
-        Self(Arc::clone(shared))
+    fn new(shared: &Arc<Shared>, view: SessionView) -> Self {
+        let place = view.place;
+        shared.open().insert(place, view);
+        Self { shared: Arc::clone(shared), place }
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.n_sessions.fetch_sub(1, Relaxed);
+        self.shared.open().remove(&self.place);
     }
 }

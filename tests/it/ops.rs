@@ -1,5 +1,6 @@
 //! The admin listener: health, metrics, and that the public one has none of it.
 
+use super::streams::client::{BOTH, Client};
 use super::support::gateway::Gateway;
 use super::support::http;
 use super::support::sse::Sse;
@@ -7,6 +8,7 @@ use super::support::token::token;
 use super::support::wait::wait_for;
 use super::support::world::World;
 use super::support::ws::Ws;
+use serde_json::json;
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -181,6 +183,49 @@ async fn sessions_are_listed_page_by_page_with_nothing_personal_but_the_user() {
     ids.sort();
     ids.dedup();
     assert_eq!((users, ids.len()), (["5", "6", "7", "8", "9"].map(String::from).to_vec(), 5));
+}
+
+#[tokio::test]
+async fn sessions_of_streams_are_listed_behind_the_others_as_long_as_they_live() {
+    // The clients of streams answer pings only while they are read.
+    let world = World::start_with(|gateway| gateway.set("session.pong_timeout", "'5m'")).await;
+    let mut ws = Ws::open_as(&world.gateway, "1").await;
+    ws.subscribe(&["quote:101"]).await;
+    let mut clients = Vec::new();
+    for (n, transport) in (2..7).zip(BOTH.iter().cycle()) {
+        let bearer = format!("Bearer {}", token(&n.to_string()));
+        let query = format!("id=answer-{n}");
+        let headers = [("Authorization", bearer.as_str())];
+        clients.push(Client::open(world.gateway.public, *transport, &query, &headers).await.unwrap());
+    }
+    let pages = async |limit: usize| {
+        let (mut listed, mut from) = (Vec::new(), String::new());
+        loop {
+            let path = format!("/debug/sessions?limit={limit}{from}");
+            let page = http::get(world.gateway.admin, &path, &[]).await.json();
+            let sessions = page["sessions"].as_array().unwrap();
+            assert!(sessions.len() <= limit, "{page}");
+            listed.extend(sessions.clone());
+            match page["next"].as_str() {
+                Some(next) => from = format!("&from={next}"),
+                None => return listed,
+            }
+        }
+    };
+    for limit in 1..8 {
+        let listed = pages(limit).await;
+        let users: Vec<_> = listed.iter().map(|session| session["user_id"].as_str().unwrap()).collect();
+        assert_eq!(users, ["1", "2", "3", "4", "5", "6"], "{limit} at a time");
+    }
+    let listed = pages(100).await;
+    let fifth = json!({ "id": listed[4]["id"], "transport": "ws", "user_id": "5", "stream": "answer-5" });
+    assert_eq!(listed[4], fifth);
+    drop(clients.remove(3));
+    wait_for("it is not listed any more", Duration::from_secs(5), || async {
+        (!pages(2).await.contains(&fifth)).then_some(())
+    })
+    .await;
+    assert_eq!(pages(2).await.len(), 5);
 }
 
 #[tokio::test]

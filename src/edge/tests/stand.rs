@@ -6,6 +6,7 @@ use crate::config::live::LiveLimits;
 use crate::config::{Config, Secret};
 use crate::edge::auth::Verifier;
 use crate::edge::ops::Health;
+use crate::edge::sessions::Page;
 use crate::edge::{Addresses, Edge, Services, Shutdown};
 use crate::fanout::{Fanout, QuoteFeed};
 use crate::instrument::InstrumentId;
@@ -129,7 +130,7 @@ impl Stand {
                 stalled: Arc::new(Vec::new),
                 unready: Arc::new(move || reasons.lock().expect("not poisoned").clone()),
             },
-            sessions: Arc::new(|_, _| Box::pin(std::future::ready((Vec::new(), None)))),
+            sessions: Arc::new(|_, _| Box::pin(std::future::ready(Page::default()))),
             publisher: Arc::new(Paper),
             streams: None,
         };
