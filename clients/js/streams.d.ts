@@ -25,7 +25,7 @@ export interface StreamEnd {
 export interface StreamGap {
   readonly type: "gap";
   readonly id?: string;
-  /** `"$"` where the stream was opened from now on and lost before its first entry. */
+  /** `"$"` where the stream was opened from now on and lost before it was known where that is. */
   readonly after: string;
   readonly before?: string;
   /** How many, where that can be known; it may be none. */

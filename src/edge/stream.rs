@@ -1,7 +1,7 @@
 //! `GET /stream/sse`, `GET /ws/stream` and `POST /stream/demo`: requests for lossless streams.
 //!
-//! A browser shows a page the status of a refused `EventSource` or `fetch`, but not of a refused WebSocket: there a
-//! stream that doesn't exist or has been read to its end is told as a close code after the handshake.
+//! A browser shows a page the status of a refused `fetch`, but not of a refused WebSocket: there whatever makes no sense
+//! to try again is told as a close code after the handshake.
 //!
 //! Not here: sessions and what they are sent (`stream`), adding entries (`admin`).
 
@@ -125,14 +125,30 @@ async fn open_sse(State(served): State<Served>, request: Request) -> Result<Resp
 async fn open_ws(State(served): State<Served>, request: Request) -> Result<Response, Refusal> {
     let (parts, _) = request.into_parts();
     let accept = ws::accept_key(parts.version, &parts.headers)?;
-    let Wanted { id, from, principal } = served.judge(&parts).await?;
+    let (wanted, principal) = match served.judge(&parts).await {
+        Ok(Wanted { id, from, principal }) => (Ok((id, from)), principal),
+        Err(refusal) => (Err(close_reason(refusal).ok_or(refusal)?), None),
+    };
     let permit = served.entrance.place(&parts, principal.as_ref()).await?;
-    let opening = match served.open(id, from).await? {
-        Opened::Begin(opening) => Ok(opening),
-        Opened::Finished => Err(CloseReason::Normal),
-        Opened::Unknown => Err(CloseReason::UnknownStream),
+    let opening = match wanted {
+        Ok((id, from)) => match served.open(id, from).await? {
+            Opened::Begin(opening) => Ok(opening),
+            Opened::Finished => Err(CloseReason::Normal),
+            Opened::Unknown => Err(CloseReason::UnknownStream),
+        },
+        Err(reason) => Err(reason),
     };
     Ok(Served::begin(ws::response(accept), Wire::Ws, opening, principal, permit))
+}
+
+/// What a WebSocket is closed with in place of a refusal that a page has to know.
+const fn close_reason(refusal: Refusal) -> Option<CloseReason> {
+    match refusal {
+        Refusal::NoToken | Refusal::Token | Refusal::Ticket => Some(CloseReason::AuthError),
+        Refusal::Forbidden => Some(CloseReason::Forbidden),
+        Refusal::StreamId | Refusal::StreamPlace => Some(CloseReason::BadRequest),
+        _ => None,
+    }
 }
 
 /// Begins a demo stream.

@@ -37,11 +37,15 @@ pub enum CloseReason {
     UnknownStream,
     /// Nothing was written to the stream for too long.
     ProducerTimeout,
+    /// The token doesn't allow the stream.
+    Forbidden,
+    /// The request names no stream, or no place in it.
+    BadRequest,
 }
 
 impl CloseReason {
     /// Every reason, in the order of the metric's labels.
-    pub const ALL: [CloseReason; 17] = [
+    pub const ALL: [CloseReason; 19] = [
         CloseReason::Normal,
         CloseReason::AuthError,
         CloseReason::AuthTimeout,
@@ -59,6 +63,8 @@ impl CloseReason {
         CloseReason::Gone,
         CloseReason::UnknownStream,
         CloseReason::ProducerTimeout,
+        CloseReason::Forbidden,
+        CloseReason::BadRequest,
     ];
 
     /// The WebSocket close code. `Gone` has none on the wire; 1006 is what the peer's API shows.
@@ -73,6 +79,8 @@ impl CloseReason {
             Self::Internal => 1011,
             Self::ServiceRestart => 1012,
             Self::TryAgainLater => 1013,
+            Self::BadRequest => 4400,
+            Self::Forbidden => 4403,
             Self::UnknownStream => 4404,
             Self::ProducerTimeout => 4408,
             Self::SlowConsumer | Self::PongTimeout | Self::QueueOverflow => 4500,
@@ -99,6 +107,8 @@ impl CloseReason {
             Self::Gone => "gone",
             Self::UnknownStream => "unknown_stream",
             Self::ProducerTimeout => "producer_timeout",
+            Self::Forbidden => "forbidden",
+            Self::BadRequest => "bad_request",
         }
     }
 }

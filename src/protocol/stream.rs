@@ -105,6 +105,11 @@ fn push_text(out: &mut String, text: &str) {
     out.push_str(&serde_json::to_string(text).expect("text is always JSON"));
 }
 
+/// Where a session begins that wants what is written from now on: what follows this place.
+pub fn begin(id: EntryId) -> String {
+    format!(r#"{{"type":"begin","id":"{id}"}}"#)
+}
+
 /// An entry that is too large to be delivered.
 pub fn too_large(id: EntryId) -> String {
     format!(r#"{{"type":"gap","id":"{id}","reason":"too_large","missing":1}}"#)

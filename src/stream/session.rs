@@ -149,12 +149,15 @@ impl<'a> Session<'a> {
 
     async fn serve(&mut self, opening: Opening) -> CloseReason {
         let shared = self.shared;
-        let Opening { id, at, newest, exists, page } = opening;
+        let Opening { id, at, newest, exists, page, from_now } = opening;
         let watch = shared.hub.join(&id, newest, Now::read().mono);
         let mut cursor = watch.cursor(at);
         self.exists = exists;
         if let Some(page) = page {
             self.take_page(&mut cursor, page);
+        }
+        if from_now {
+            self.say(Some(at), "begin", &stream::begin(at));
         }
         let mut drain = shared.drain.subscribe();
         let mut tick = pin!(sleep(self.tick));

@@ -56,6 +56,8 @@ pub struct Opening {
     pub(super) at: EntryId,
     pub(super) newest: EntryId,
     pub(super) exists: bool,
+    /// The client doesn't know where that is.
+    pub(super) from_now: bool,
     /// What was read already.
     pub(super) page: Option<Page>,
 }
@@ -187,6 +189,7 @@ impl Sessions {
         let turn = timeout(OPEN_PATIENCE, self.shared.page_reads.acquire()).await;
         let _turn = turn.ok().and_then(Result::ok).ok_or(SourceUnavailable)?;
         let source = &self.shared.source;
+        let from_now = from == From::Now;
         let (at, page) = match from {
             From::After(at) => (at, Some(source.page(&id, at, PAGE_ENTRIES).await?)),
             From::Now => (EntryId::START, None),
@@ -200,16 +203,18 @@ impl Sessions {
                 return Ok(Opened::Unknown);
             }
             let newest = EntryId::START;
-            return Ok(Opened::Begin(Box::new(Opening { id, at, newest, exists: false, page })));
+            let opening = Opening { id, at, newest, exists: false, from_now, page };
+            return Ok(Opened::Begin(Box::new(opening)));
         };
-        let at = if from == From::Now { info.last_id } else { at };
+        let at = if from_now { info.last_id } else { at };
         // What stands after an end is nobody's to see.
         let before = page.as_ref().and_then(|page| page.before.as_ref());
         let seen_end = before.is_some_and(|entry| entry.content.end.is_some());
         if seen_end || (info.ended && info.last_id <= at) {
             return Ok(Opened::Finished);
         }
-        Ok(Opened::Begin(Box::new(Opening { id, at, newest: info.last_id, exists: true, page })))
+        let opening = Opening { id, at, newest: info.last_id, exists: true, from_now, page };
+        Ok(Opened::Begin(Box::new(opening)))
     }
 
     /// Begins a session. To be called within the runtime that it lives in.

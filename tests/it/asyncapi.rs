@@ -117,6 +117,7 @@ fn of_streams() -> Vec<(&'static str, String)> {
     let text = |bytes: &'static [u8]| Some(Bytes::from_static(bytes));
     let content = |data, end| Content { event: text(b"token"), data, end };
     vec![
+        ("server.begin.json", stream::begin(first)),
         ("server.entry.json", stream::entry(first, &Content::default())),
         ("server.entry.json", stream::entry(first, &content(text(b"a"), None))),
         (

@@ -49,12 +49,36 @@ async fn a_session_begins_where_it_asks_and_gets_each_entry_once() {
         let mut rest = Client::resume(gateway.public, transport, &id, Some(&ids[99])).await;
         let mut live =
             Client::open(gateway.public, transport, &format!("id={id}&from=$"), &[]).await.unwrap();
+        assert_eq!(live.next_of("begin").await["id"], json!(ids[299]), "{transport:?}");
         assert_eq!(whole.texts(300).await, texts(0..300), "{transport:?}");
         assert_eq!(rest.texts(200).await, texts(100..300), "{transport:?}");
         producer.tokens(300..310).await;
         for client in [&mut whole, &mut rest, &mut live] {
             assert_eq!(client.texts(10).await, texts(300..310), "{transport:?}");
             assert_eq!(client.next_within(Duration::from_millis(100)).await, None, "{transport:?}");
+        }
+    }
+}
+
+/// The client learns where it stands before anything comes: otherwise a cut would leave it without a place to resume at.
+#[tokio::test]
+async fn who_begins_now_and_is_cut_before_the_first_entry_misses_nothing() {
+    let (redis, gateway) = world().await;
+    for transport in BOTH {
+        for n_before in [0, 3] {
+            let id = format!("{transport:?}-{n_before}");
+            let mut producer = Producer::new(&redis, &id).await;
+            if n_before > 0 {
+                producer.tokens(0..n_before).await;
+            }
+            let query = format!("id={id}&from=$");
+            let mut cut = Client::open(gateway.public, transport, &query, &[]).await.unwrap();
+            cut.next_of("begin").await;
+            let cursor = cut.cursor.clone().expect("a place");
+            drop(cut);
+            producer.tokens(n_before..8).await;
+            let mut resumed = Client::resume(gateway.public, transport, &id, Some(&cursor)).await;
+            assert_eq!(resumed.texts(8 - n_before).await, texts(n_before..8), "{transport:?}");
         }
     }
 }

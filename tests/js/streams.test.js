@@ -173,6 +173,35 @@ for (const transport of ["sse", "ws"]) {
     assert.equal(reader.stream.state.status, "closed");
   });
 
+  test(`a refused guest and a forbidden stream are errors and not tried again over ${transport}`, async () => {
+    const gateway = await streams();
+    for (const [status, code, told, reason] of [
+      [401, 1008, "auth_error", "unauthorized"],
+      [403, 4403, "forbidden", "forbidden"],
+      [400, 4400, "bad_request", "bad_request"],
+    ]) {
+      let asked = 0;
+      gateway.refuse = () => (asked++, transport === "ws" ? { close: [code, told] } : { status });
+      await assert.rejects(read(gateway, { transport }).done, { reason });
+      await new Promise((resolve) => setTimeout(resolve, 100));
+      assert.equal(asked, 1, reason);
+    }
+  });
+
+  test(`from now on and cut before the first entry, it goes on where it began over ${transport}`, async () => {
+    const gateway = await streams();
+    gateway.add("before ");
+    gateway.now = "1700000000000-0";
+    const reader = read(gateway, { transport, from: "$" });
+    await until("the place is known", () => reader.stream.cursor === gateway.now);
+    for (const link of [...gateway.links]) link.cut();
+    gateway.add("w0 ");
+    gateway.finish();
+    await reader.done;
+    assert.equal(gateway.history[1].from, gateway.now);
+    assert.deepEqual(reader.messages.map(({ type }) => type), ["entry", "end"]);
+  });
+
   test(`a refused token is replaced at once, over ${transport}`, async () => {
     const gateway = await streams();
     gateway.tokens = ["new"];

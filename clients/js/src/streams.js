@@ -168,7 +168,8 @@ export function openStream(
         drop();
         tell("waiting", { reason: "unread" });
       }
-    } else if (type === "status") tell(message.state, { reason: message.reason });
+    } else if (type === "begin") cursor = message.id;
+    else if (type === "status") tell(message.state, { reason: message.reason });
     else if (type === "reconnect") notBefore = heardAt + message.after_ms;
     else if (type === "close") end(message);
   }

@@ -23,6 +23,25 @@ fn ids(answer: &Answer) -> Vec<String> {
     ids.into_iter().map(|id| id.as_str().unwrap().to_owned()).collect()
 }
 
+/// As what a request is refused: the status, or the close that stands for it on a WebSocket.
+async fn refusal(opened: Result<Client, u16>) -> Option<(u16, String)> {
+    match opened {
+        Err(status) => Some((status, String::new())),
+        Ok(mut client) => match client.next().await {
+            Item::Closed(code, reason) => Some((code, reason)),
+            _ => None,
+        },
+    }
+}
+
+/// What [`refusal`] gives for a status, and the reason of the close that stands for it.
+fn refused(transport: Transport, status: u16, code: u16, reason: &str) -> Option<(u16, String)> {
+    Some(match transport {
+        Transport::Sse => (status, String::new()),
+        Transport::Ws => (code, reason.to_owned()),
+    })
+}
+
 #[tokio::test]
 async fn who_proves_nothing_gets_nothing() {
     let redis = RedisServer::start().await;
@@ -39,22 +58,24 @@ async fn who_proves_nothing_gets_nothing() {
     let cookie = format!("session={good}");
     for transport in BOTH {
         let asked = async |query: &str, headers: &[(&str, &str)]| {
-            Client::open(gateway.public, transport, query, headers).await.map(|_| ()).err()
+            refusal(Client::open(gateway.public, transport, query, headers).await).await
         };
-        assert_eq!(asked("id=a", &[]).await, Some(401));
-        assert_eq!(asked("id=a", &[("Authorization", &bad)]).await, Some(401));
+        let unproven = refused(transport, 401, 1008, "auth_error");
+        assert_eq!(asked("id=a", &[]).await, unproven);
+        assert_eq!(asked("id=a", &[("Authorization", &bad)]).await, unproven);
         assert_eq!(asked("id=a", &[("Authorization", &bearer)]).await, None);
         let origin = ("Origin", "https://app.example");
         assert_eq!(asked("id=a", &[("Cookie", &cookie), origin]).await, None);
         let foreign = ("Origin", "https://elsewhere.example");
-        assert_eq!(asked("id=a", &[("Cookie", &cookie), foreign]).await, Some(403));
+        assert_eq!(asked("id=a", &[("Cookie", &cookie), foreign]).await, Some((403, String::new())));
         let ticket =
             request(gateway.public, "POST", "/market/ticket", &[("Authorization", &bearer)], "").await;
         let query = format!("id=a&ticket={}", ticket.json()["ticket"].as_str().unwrap());
         assert_eq!(asked(&query, &[]).await, None);
-        assert_eq!(asked(&query, &[]).await, Some(401), "a ticket is good once");
+        assert_eq!(asked(&query, &[]).await, unproven, "a ticket is good once");
         for bad in ["", "id=", "id=a%2Fb", "id=a&from=x", "id=a&from=1", "id=a&last_event_id=1-x"] {
-            assert_eq!(asked(bad, &[("Authorization", &bearer)]).await, Some(400), "{bad}");
+            let unreadable = refused(transport, 400, 4400, "bad_request");
+            assert_eq!(asked(bad, &[("Authorization", &bearer)]).await, unreadable, "{bad}");
         }
     }
 }
@@ -78,17 +99,18 @@ async fn a_token_reads_what_its_claim_names() {
         Producer::new(&redis, id).await.tokens(0..1).await;
     }
     let bearer = limited(json!(["chat:7", "demo-*"]));
-    for (transport, (id, status)) in BOTH
-        .into_iter()
-        .flat_map(|t| [("chat:7", None), ("demo-1", None), ("chat:8", Some(403))].map(|c| (t, c)))
+    for (transport, (id, allowed)) in
+        BOTH.into_iter().flat_map(|t| [("chat:7", true), ("demo-1", true), ("chat:8", false)].map(|c| (t, c)))
     {
+        let verdict = if allowed { None } else { refused(transport, 403, 4403, "forbidden") };
         let query = format!("id={id}");
         let asked = Client::open(gateway.public, transport, &query, &[("Authorization", &bearer)]).await;
-        assert_eq!(asked.err(), status, "{id}");
+        assert_eq!(refusal(asked).await, verdict, "{id}");
         let ticket =
             request(gateway.public, "POST", "/market/ticket", &[("Authorization", &bearer)], "").await;
         let query = format!("id={id}&ticket={}", ticket.json()["ticket"].as_str().unwrap());
-        assert_eq!(Client::open(gateway.public, transport, &query, &[]).await.err(), status, "{id}");
+        let asked = Client::open(gateway.public, transport, &query, &[]).await;
+        assert_eq!(refusal(asked).await, verdict, "{id}");
     }
     let nothing = format!("Bearer {}", token("7"));
     let asked =
@@ -215,6 +237,7 @@ async fn without_redis_streams_are_kept_and_resumed_all_the_same() {
         assert_eq!(rest.texts(50).await, texts(100..150));
     }
     let mut live = Client::open(gateway.public, Transport::Sse, "id=a&from=$", &[]).await.unwrap();
+    live.next_of("begin").await;
     post(&gateway, "/streams/a", KEY, &tokens(150..160)).await;
     assert_eq!(live.texts(10).await, texts(150..160));
     post(&gateway, "/streams/a", KEY, &json!({ "end": "done" })).await;

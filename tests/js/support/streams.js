@@ -18,6 +18,8 @@ class Streams {
   /** How each connection began: transport, `from`, ticket or token. */
   history = [];
   tokens;
+  /** Where streams that are opened from now on begin, if that is told. */
+  now;
   /** May answer a request itself: `{ status, headers, body }`, or `{ close: [code, reason] }` on a WebSocket. */
   refuse = () => undefined;
   /** Called before each message is sent on a link; what it returns as `true` is not sent. */
@@ -139,6 +141,7 @@ class Streams {
       },
       begin: () => {
         this.links.add(link);
+        if (from === "$" && this.now) link.say({ type: "begin", id: this.now });
         const at = this.entries.findIndex(({ id }) => id === from) + 1;
         if (from !== "$") for (const message of this.entries.slice(at)) link.entry(message);
       },
