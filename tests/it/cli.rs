@@ -55,7 +55,7 @@ fn each_command_describes_itself_and_its_options() {
 
 #[test]
 fn bad_usage_ends_with_64_and_a_complaint_on_standard_error() {
-    let cases: [&[&str]; 7] = [
+    let cases: [&[&str]; 10] = [
         &[],
         &["bogus"],
         &["--bogus"],
@@ -63,6 +63,9 @@ fn bad_usage_ends_with_64_and_a_complaint_on_standard_error() {
         &["token"],
         &["token", "--sub", "42", "--ttl", "soon"],
         &["health", "--url", "not a url"],
+        &["feed", "--words", "3"],
+        &["feed", "--streams", "3"],
+        &["feed", "--tokens", "--rate", "5"],
     ];
     for args in cases {
         let ran = tickbridge(args, &[]);

@@ -22,7 +22,7 @@ const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/data/eustockmarkets.csv
 const N_ROWS: u64 = 1860;
 
 /// Runs the binary beside the test.
-async fn run(args: &[&str]) -> Ran {
+pub async fn run(args: &[&str]) -> Ran {
     let args: Vec<_> = args.iter().map(ToString::to_string).collect();
     let run = move || tickbridge(&args.iter().map(String::as_str).collect::<Vec<_>>(), &[]);
     in_time("the command ends", Duration::from_secs(60), tokio::task::spawn_blocking(run)).await.unwrap()

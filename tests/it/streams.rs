@@ -5,6 +5,7 @@ pub mod producer;
 
 mod failover;
 mod faults;
+mod feed;
 mod http;
 mod slow;
 

@@ -22,7 +22,7 @@ pub struct TokenArgs {
     /// Write answers into streams instead of quotes: words at a steady pace, then an end.
     ///
     /// The id of each stream is printed when it is complete.
-    #[arg(long, conflicts_with_all = ["replay", "synthetic", "seed", "duration", "channel", "partitions", "per_instrument"])]
+    #[arg(long, conflicts_with_all = ["replay", "synthetic", "instruments", "seed", "rate", "duration", "channel", "partitions", "per_instrument", "keys_only"])]
     pub tokens: bool,
     /// Words of an answer.
     #[arg(long, value_name = "N", default_value_t = NonZeroUsize::new(WORDS).expect("not zero"), requires = "tokens")]
