@@ -7,9 +7,16 @@ use super::support::sse::Sse;
 use super::support::token::{SECRET, claims, signed_with, token};
 use super::support::wait::{wait_for, wait_until};
 use super::support::ws::Ws;
+use base64::Engine;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
+use serde_json::{Value, json};
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
 
 const SOON: Duration = Duration::from_secs(10);
 
@@ -177,4 +184,47 @@ async fn a_configuration_with_problems_changes_nothing_and_each_is_logged() {
     .await;
     assert!(ws.subscribe(&["quote:2"]).await.contains(r#""subscribed":["quote:2"]"#));
     assert!(!gateway.log().contains(SECRET));
+}
+
+/// Says that its set of keys holds user 7's, or none yet, and counts how often it was asked.
+async fn key_set(jwk: Arc<Mutex<Option<Value>>>) -> (String, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/keys", listener.local_addr().unwrap());
+    let n_asked = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&n_asked);
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") && stream.read_buf(&mut head).await.is_ok_and(|n| n > 0) {}
+            let keys: Vec<Value> = jwk.lock().unwrap().iter().cloned().collect();
+            let body = json!({ "keys": keys }).to_string();
+            let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+            let _ = stream.write_all(answer.as_bytes()).await;
+            counted.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    (url, n_asked)
+}
+
+/// The next refresh is minutes away, and no token of the new key has come: whoever rotates keys needn't wait.
+#[tokio::test]
+async fn the_key_set_is_fetched_again_as_soon_as_its_pace_allows() {
+    let jwk = Arc::new(Mutex::new(None));
+    let (url, n_asked) = key_set(Arc::clone(&jwk)).await;
+    let mut gateway = embedded().set("auth.jwt.jwks_url", &format!("'{url}'")).start().await;
+    let asked = async |n: usize, within| {
+        wait_until("the set was asked for", within, || n_asked.load(Ordering::Relaxed) >= n).await;
+    };
+    asked(1, SOON).await;
+    let pem = std::fs::read_to_string(testdata("ed25519.pem")).unwrap();
+    let der: String = pem.lines().filter(|line| !line.starts_with('-')).collect();
+    let der = STANDARD.decode(der).unwrap();
+    let x = URL_SAFE_NO_PAD.encode(&der[der.len() - 32..]);
+    *jwk.lock().unwrap() = Some(json!({ "kty": "OKP", "crv": "Ed25519", "x": x }));
+    gateway.reload(&[]).await;
+    asked(2, 3 * SOON).await;
+    wait_for("the new key is known", SOON, || async {
+        (status(&gateway, &with_key_pair(), &[]).await == 200).then_some(())
+    })
+    .await;
 }

@@ -36,7 +36,8 @@ pub struct Pace {
     refresh: Duration,
     /// Between two fetches at least, however many unknown keys tokens name.
     at_least: Duration,
-    /// After the first failure; doubled by each further one up to `refresh`.
+    /// After the first failure; doubled by each further one up to `refresh`. Whoever wants the set then waits for
+    /// `at_least` and no longer.
     retry: Duration,
 }
 
@@ -77,7 +78,7 @@ impl KeySet {
         Some(Self { url, tls, pace, wanted: Notify::new() })
     }
 
-    /// A token names a key that isn't known; the set is fetched as soon as its pace allows.
+    /// A token names a key that isn't known, or an operator asks: the set is fetched as soon as its pace allows.
     pub fn want(&self) {
         self.wanted.notify_one();
     }
@@ -88,17 +89,19 @@ impl KeySet {
         loop {
             let fetched = timeout(DEADLINE, self.fetch()).await;
             let fetched = fetched.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
-            let ok = fetched.is_ok();
-            done(fetched);
-            if ok {
+            let longest = if fetched.is_ok() {
                 pause = self.pace.retry;
-                sleep(self.pace.at_least).await;
-                // Elapsed or wanted: it is time either way.
-                let _ = timeout(self.pace.refresh, self.wanted.notified()).await;
+                self.pace.refresh
             } else {
-                sleep(pause).await;
+                let longest = pause;
                 pause = (pause * 2).min(self.pace.refresh);
-            }
+                longest
+            };
+            done(fetched);
+            let shortest = self.pace.at_least.min(longest);
+            sleep(shortest).await;
+            // Elapsed or wanted: it is time either way.
+            let _ = timeout(longest - shortest, self.wanted.notified()).await;
         }
     }
 

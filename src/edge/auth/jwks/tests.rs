@@ -1,7 +1,7 @@
 use super::*;
 use crate::clock::Now;
 use crate::config::Jwt;
-use crate::edge::auth::Verifier;
+use crate::edge::auth::{Keys, Verifier};
 use crate::metrics::Metrics;
 use crate::session::{AuthFailure, Authenticator};
 use base64::Engine;
@@ -130,20 +130,26 @@ fn verifier(key_set: KeySet) -> (Verifier, Arc<Metrics>) {
     (verifier, metrics)
 }
 
-/// Lets the verifier fetch until `holds`.
-async fn fetch_until(verifier: &Verifier, what: &str, holds: impl Fn() -> bool) {
-    let looking = async {
-        while !holds() {
-            sleep(Duration::from_millis(2)).await;
-        }
-    };
-    let waited = timeout(Duration::from_secs(10), async {
+/// Does `story` while the verifier fetches, from its first fetch on.
+async fn while_fetching(verifier: &Verifier, what: &str, story: impl Future<Output = ()>) {
+    let told = timeout(Duration::from_secs(10), async {
         tokio::select! {
             () = verifier.keep_keys() => {}
-            () = looking => {}
+            () = story => {}
         }
     });
-    waited.await.unwrap_or_else(|_| panic!("not in time: {what}"));
+    told.await.unwrap_or_else(|_| panic!("not in time: {what}"));
+}
+
+async fn until(holds: impl Fn() -> bool) {
+    while !holds() {
+        sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// Lets the verifier fetch until `holds`.
+async fn fetch_until(verifier: &Verifier, what: &str, holds: impl Fn() -> bool) {
+    while_fetching(verifier, what, until(holds)).await;
 }
 
 fn result(verifier: &Verifier, name: &str) -> Result<String, AuthFailure> {
@@ -183,6 +189,36 @@ async fn a_rotated_key_is_fetched_when_a_token_names_it_and_the_old_one_stays_go
     header.kid = Some("never published".into());
     let unknown = jsonwebtoken::encode(&header, &json!({}), &private("p256").0).expect("signs");
     assert_eq!(verifier.verify(&unknown, Now::read()), Err(AuthFailure::UnknownKey));
+}
+
+#[tokio::test]
+async fn a_reload_asks_for_the_set_without_a_token_that_names_a_new_key() {
+    let provider = Provider::start(None).await;
+    provider.publish(&[jwk("p256")]);
+    let (verifier, _) = verifier(KeySet::new(&provider.url(), QUICK).expect("a URL"));
+    while_fetching(&verifier, "the set after a reload", async {
+        until(|| verifier.lack().is_none()).await;
+        provider.publish(&[jwk("ed25519")]);
+        verifier.replace(Keys::load(&Jwt::default()).expect("no keys to load"));
+        until(|| verifier.fetched().n_keys() == 2).await;
+    })
+    .await;
+    assert_eq!(provider.n_asked(), 2);
+}
+
+#[tokio::test]
+async fn a_reload_does_not_wait_for_the_pause_after_failures() {
+    let provider = Provider::start(None).await;
+    provider.say("nonsense");
+    let pace = Pace { retry: QUICK.refresh, ..QUICK };
+    let (verifier, metrics) = verifier(KeySet::new(&provider.url(), pace).expect("a URL"));
+    while_fetching(&verifier, "the set after a reload", async {
+        until(|| metrics.render().contains("t_auth_key_fetches_total{outcome=\"failed\"} 1")).await;
+        provider.publish(&[jwk("p256")]);
+        verifier.replace(Keys::load(&Jwt::default()).expect("no keys to load"));
+        until(|| verifier.lack().is_none()).await;
+    })
+    .await;
 }
 
 #[tokio::test]
