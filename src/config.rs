@@ -7,6 +7,7 @@
 //! Not here: files, the environment and their raw spelling (`config::raw`), rules (`config::rules`).
 
 pub mod check;
+pub mod file;
 pub mod keys;
 pub mod kind;
 pub mod legacy;

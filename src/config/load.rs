@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 
+use super::file;
 use super::keys::Key;
 use super::kind::Raw;
 use super::legacy::Legacy;
@@ -109,7 +110,7 @@ impl Build {
     fn read_secret_file(&mut self) {
         let jwt = &mut self.config.auth.jwt;
         let Some(path) = jwt.secret_file.clone().filter(|_| jwt.secret.is_none()) else { return };
-        let rule = match std::fs::read_to_string(&path) {
+        let rule = match file::read_text(path.as_ref()) {
             Ok(text) if text.trim().is_empty() => "must name a file that is not empty".into(),
             Ok(text) => {
                 let origin = self.origins.get("auth.jwt.secret_file").cloned().unwrap_or(Origin::Default);

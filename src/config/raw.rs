@@ -80,7 +80,7 @@ impl Sources {
 /// Reads the settings of a file.
 pub fn file(path: &Path, problems: &mut Vec<Problem>) -> Vec<Setting> {
     let origin = Origin::File(path.into());
-    let text = match std::fs::read_to_string(path) {
+    let text = match super::file::read_text(path) {
         Ok(text) => text,
         Err(error) => {
             problems.push(Problem::without_value("--config", &origin, format!("must be readable: {error}")));

@@ -151,7 +151,7 @@ impl Connector {
 
 /// Reads a small local file. Blocking: it happens once per connection.
 fn read(path: &str, what: &'static str) -> RedisResult<Vec<u8>> {
-    std::fs::read(path).map_err(|e| {
+    config::file::read(path.as_ref()).map_err(|e| {
         RedisError::from((ErrorKind::InvalidClientConfig, "can't read", format!("{what}, {path}: {e}")))
     })
 }
@@ -186,6 +186,13 @@ mod tests {
         assert_eq!(password(&connector).as_deref(), Some("first"));
         std::fs::write(&path, "second").expect("written");
         assert_eq!(password(&connector).as_deref(), Some("second"));
+    }
+
+    #[test]
+    fn a_password_file_without_an_end_is_refused() {
+        let config = config::Redis { password_file: Some("/dev/zero".into()), ..Default::default() };
+        let error = Connector::new(&config).password().map(drop).expect_err("it has no end").to_string();
+        assert!(error.contains("redis.password_file, /dev/zero: it is longer than"), "{error}");
     }
 
     #[test]

@@ -54,6 +54,11 @@ const MISTAKES: &[Mistake] = &[
     ),
     in_file("network", "limits.trusted_proxies = ['10.0.0.0/99']", &["trusted_proxies", "10.0.0.0/8"]),
     in_file("key set URL", "auth.jwt.jwks_url = 'ftp://a/k'", &["jwks_url = \"ftp://a/k\"", "http or https"]),
+    in_file(
+        "endless secret",
+        "auth.jwt.secret_file = '/dev/zero'",
+        &["secret_file = \"/dev/zero\"", "readable file: it is longer than"],
+    ),
     in_file("log filter", "log.filter = 'a=loud'", &["log.filter = \"a=loud\"", "filter"]),
     in_file("two times", "drain.notice = '30s'", &["drain.notice = \"30s\"", "shorter than drain.deadline"]),
     in_file("needless key", "redis.tls_ca = 'ca.pem'", &["redis.tls_ca = \"ca.pem\"", "redis.tls = true"]),

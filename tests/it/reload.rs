@@ -173,9 +173,14 @@ async fn a_configuration_with_problems_changes_nothing_and_each_is_logged() {
     let acknowledgement = ws.subscribe(&["quote:1", "quote:2"]).await;
     assert!(acknowledgement.contains(r#""rejected":["quote:2"]"#), "{acknowledgement}");
 
+    std::fs::write(&pem, " ".repeat(2 << 20)).unwrap();
+    gateway.reload(&[]).await;
+    assert_eq!(outcomes(&gateway).await, (0.0, 3.0));
+    assert!(gateway.log().contains("key.pem: it is longer than"), "{}", gateway.log());
+
     std::fs::copy(testdata("p256.pem"), &pem).unwrap();
     gateway.reload(&[("session.heartbeat_interval", "'1s'")]).await;
-    assert_eq!(outcomes(&gateway).await, (1.0, 2.0));
+    assert_eq!(outcomes(&gateway).await, (1.0, 3.0));
     wait_until("what has to wait is named", SOON, || {
         let log = gateway.log();
         log.contains("config.pending=[\"session.heartbeat_interval\"]")

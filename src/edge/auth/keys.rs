@@ -1,11 +1,10 @@
 //! The keys that tokens are verified with, each with the algorithms of its own kind.
 
-use crate::config::Secret;
+use crate::config::{Secret, file};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, PublicKeyUse};
 use jsonwebtoken::{Algorithm, DecodingKey};
-use std::path::Path;
 
 /// Algorithms of a shared secret.
 const HMAC: &[Algorithm] = &[Algorithm::HS256, Algorithm::HS384, Algorithm::HS512];
@@ -78,7 +77,7 @@ impl Key {
     /// # Errors
     /// A file that can't be read, or that holds something else.
     pub fn from_pem_file(path: &str) -> Result<Self, KeyError> {
-        let pem = std::fs::read(Path::new(path))
+        let pem = file::read(path.as_ref())
             .map_err(|source| KeyError::Unreadable { path: path.to_owned(), source })?;
         Self::from_pem(&pem).ok_or_else(|| KeyError::Unusable { path: path.to_owned() })
     }
