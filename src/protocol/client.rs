@@ -4,8 +4,10 @@
 //! spoils the rest.
 
 use crate::topic::Topic;
+use indexmap::IndexSet;
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use std::collections::HashSet;
 
 /// One message from a client.
 #[derive(Debug, PartialEq)]
@@ -40,7 +42,8 @@ pub struct TopicRequest {
     pub request_id: String,
     /// Valid topics, each once, in the order given.
     pub topics: Vec<Topic>,
-    /// JSON of the elements that are not topics, in the order given.
+    /// JSON of the elements that are not topics, each once, in the order given. Each costs the answer a reason, and
+    /// the shortest are shorter than that: the same one as often as a message holds it would be answered tenfold.
     pub rejected: Vec<String>,
 }
 
@@ -120,28 +123,30 @@ impl TopicRequest {
         let elements: Vec<&RawValue> =
             serde_json::from_str(topics.ok_or_else(problem)?.get()).map_err(|_| problem())?;
         let mut request = Self { request_id: request_id.to_owned(), ..Self::default() };
-        let mut seen = std::collections::HashSet::new();
+        let (mut seen, mut rejected) = (HashSet::new(), IndexSet::new());
         for element in elements {
             match serde_json::from_str::<String>(element.get()).ok().and_then(|t| Topic::parse(&t)) {
                 Some(topic) if seen.insert(topic) => request.topics.push(topic),
                 Some(_) => {}
-                None => request.rejected.push(compact(element)),
+                None => drop(rejected.insert(compact(element))),
             }
         }
+        request.rejected = rejected.into_iter().collect();
         Ok(request)
     }
 
     /// Reads the comma-separated topics of a query parameter; empty parts are left out.
     pub fn from_query(topics: &str) -> Self {
         let mut request = Self { request_id: "\"\"".to_owned(), ..Self::default() };
-        let mut seen = std::collections::HashSet::new();
+        let (mut seen, mut rejected) = (HashSet::new(), IndexSet::new());
         for part in topics.split(',').filter(|part| !part.is_empty()) {
             match Topic::parse(part) {
                 Some(topic) if seen.insert(topic) => request.topics.push(topic),
                 Some(_) => {}
-                None => request.rejected.push(serde_json::Value::from(part).to_string()),
+                None => drop(rejected.insert(serde_json::Value::from(part).to_string())),
             }
         }
+        request.rejected = rejected.into_iter().collect();
         request
     }
 }
@@ -162,7 +167,8 @@ mod tests {
 
     #[test]
     fn a_topic_twice_counts_once_and_a_bad_one_spoils_nothing() {
-        let text = r#"{"type":"subscribe","request_id":"r1","topics":["quote:005","x",7,"quote:5"],"new":1}"#;
+        let text =
+            r#"{"type":"subscribe","request_id":"r1","topics":["quote:005","x",7,"quote:5","x"],"new":1}"#;
         let Ok(ClientMessage::Subscribe { request, max_rate_hz: None }) = ClientMessage::parse(text) else {
             panic!("not a subscribe");
         };

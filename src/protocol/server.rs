@@ -156,6 +156,7 @@ fn push_list(out: &mut String, name: &str, items: impl Iterator<Item = String>) 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::client::ClientMessage;
 
     #[test]
     fn acknowledgement_has_the_fixed_order() {
@@ -174,6 +175,23 @@ mod tests {
                 r#""rejected_reasons":["invalid_topic","limit_exceeded"]}"#
             )
         );
+    }
+
+    /// The reason is longer than the shortest elements, so that it is how often one counts that bounds the answer.
+    #[test]
+    fn what_is_no_topic_is_not_answered_tenfold() {
+        let answered = |elements: &[String]| {
+            let text = format!(r#"{{"type":"subscribe","topics":[{}]}}"#, elements.join(","));
+            let Ok(ClientMessage::Subscribe { request, .. }) = ClientMessage::parse(&text) else {
+                panic!("not a subscribe")
+            };
+            let answer = subscribed(&request, &Subscribed::default());
+            assert!(answer.len() < 5 * text.len(), "{} bytes for {}", answer.len(), text.len());
+            request.rejected.len()
+        };
+        assert_eq!(answered(&vec!["1".to_owned(); 32_000]), 1);
+        let different: Vec<_> = (0..14_000).map(|n| n.to_string()).collect();
+        assert_eq!(answered(&different), different.len());
     }
 
     #[test]
