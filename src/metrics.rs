@@ -107,14 +107,16 @@ impl Metrics {
     /// The text exposition of everything.
     pub fn render(&self) -> String {
         self.process.collect();
-        let Some(Delivery { lanes, fanout, per_lane }) = self.delivery.get() else {
-            return self.handle.render();
-        };
-        let books = lanes.books();
-        self.lanes.collect(&books, fanout.stages());
-        per_lane.collect(&books);
+        let delivery = self.delivery.get().map(|delivery| (delivery, delivery.lanes.books()));
+        if let Some((Delivery { fanout, per_lane, .. }, books)) = &delivery {
+            self.lanes.collect(books, fanout.stages());
+            per_lane.collect(books);
+        }
         let mut text = self.handle.render();
-        self.lanes.render_stages(&books, fanout.stages(), &mut text);
+        self.process.render_processor(&mut text);
+        if let Some((Delivery { fanout, .. }, books)) = &delivery {
+            self.lanes.render_stages(books, fanout.stages(), &mut text);
+        }
         text
     }
 

@@ -2,6 +2,7 @@
 //!
 //! Read from the kernel when somebody asks. Where it doesn't tell (no `/proc`), a value stays at zero.
 
+use std::fmt::Write;
 use std::fs;
 
 use metrics::{Counter, Gauge};
@@ -11,14 +12,14 @@ use super::Registry;
 use crate::clock::Now;
 
 /// The kernel's unit of processor time towards programs, on every architecture.
-const TICKS_PER_SECOND: u64 = 100;
+const TICKS_PER_SECOND: f64 = 100.0;
 
-/// All but the reloads is read by nobody but [`ProcessMetrics::collect`].
+/// All but the reloads is read by nobody but [`ProcessMetrics::collect`] and [`ProcessMetrics::render_processor`].
 pub struct ProcessMetrics {
     memory: Gauge,
     descriptors: Gauge,
     max_descriptors: Gauge,
-    processor: Counter,
+    processor_name: String,
     /// Configurations that were taken over while running.
     pub reloads: Counter,
     /// Configurations that had problems and changed nothing.
@@ -40,11 +41,7 @@ impl ProcessMetrics {
             memory: gauge("process_resident_memory_bytes", "Memory that the process occupies."),
             descriptors: gauge("process_open_fds", "Open descriptors."),
             max_descriptors: gauge("process_max_fds", "Descriptors that the process may open."),
-            processor: registry.counter(
-                "process_cpu_milliseconds_total",
-                "Processor time used, user and system together.",
-                &[],
-            ),
+            processor_name: registry.name("process_cpu_seconds_total").as_str().to_owned(),
             reloads: reloads("applied"),
             refused_reloads: reloads("refused"),
         };
@@ -58,9 +55,15 @@ impl ProcessMetrics {
         }
         self.descriptors.set(open_descriptors() as f64);
         self.max_descriptors.set(getrlimit(Resource::Nofile).current.map_or(f64::INFINITY, |n| n as f64));
-        if let Ok(stat) = fs::read_to_string("/proc/self/stat") {
-            self.processor.absolute(processor_ms(&stat).unwrap_or(0));
-        }
+    }
+
+    /// Appends the processor time. The recorder's counters are whole numbers, and this one's unit is the second, as
+    /// Prometheus has it.
+    pub(super) fn render_processor(&self, out: &mut String) {
+        let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+        let (name, seconds) = (&self.processor_name, processor_seconds(&stat).unwrap_or(0.0));
+        let _ = writeln!(out, "# HELP {name} Processor time used, user and system together.");
+        let _ = writeln!(out, "# TYPE {name} counter\n{name} {seconds}\n");
     }
 }
 
@@ -77,11 +80,11 @@ fn open_descriptors() -> u64 {
     }
 }
 
-fn processor_ms(stat: &str) -> Option<u64> {
+fn processor_seconds(stat: &str) -> Option<f64> {
     // The name stands in brackets and may hold blanks and brackets itself.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
     let (user, system): (u64, u64) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
-    Some((user + system) * 1000 / TICKS_PER_SECOND)
+    Some((user + system) as f64 / TICKS_PER_SECOND)
 }
 
 #[cfg(test)]
@@ -101,14 +104,16 @@ mod tests {
         let (open, most) = (value("process_open_fds"), value("process_max_fds"));
         assert!(open >= held.len() as f64 && open < most, "{open} of {most}");
         assert!(value("process_start_time_seconds") > 1.7e9);
+        assert!((0.0..3_600.0).contains(&value("process_cpu_seconds_total")));
+        assert!(text.contains("# TYPE t_process_cpu_seconds_total counter\n"));
         assert!(text.contains(concat!("t_build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"} 1")));
     }
 
     #[test]
     fn the_kernels_texts_are_read_as_it_writes_them() {
         assert_eq!(resident_bytes("Name:\ta\nVmRSS:\t    2048 kB\n"), Some(2_097_152));
-        let stat = "1 (a) b) S 1 1 1 0 -1 4194560 1 0 0 0 250 50 0 0 20 0 1 0 100 1 1";
-        assert_eq!(processor_ms(stat), Some(3_000));
-        assert_eq!((resident_bytes("Name:\ta\n"), processor_ms("1 (a")), (None, None));
+        let stat = "1 (a) b) S 1 1 1 0 -1 4194560 1 0 0 0 250 51 0 0 20 0 1 0 100 1 1";
+        assert_eq!(processor_seconds(stat), Some(3.01));
+        assert_eq!((resident_bytes("Name:\ta\n"), processor_seconds("1 (a")), (None, None));
     }
 }
