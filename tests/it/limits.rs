@@ -316,8 +316,10 @@ async fn a_subscription_gets_the_newest_at_the_pace_that_it_asked_for() {
 
     // Subscribed again without a pace, it gets every one that comes alone.
     paced.subscribe(&["quote:101"]).await;
-    for ts in QUOTES + 1..=QUOTES + 5 {
+    let begun = Instant::now();
+    for ts in QUOTES + 1..=QUOTES + 10 {
         world.announce(101, "71000.10", ts).await;
         assert_eq!(n_until(&mut paced, ts).await, 1);
     }
+    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}, the old pace is five seconds", begun.elapsed());
 }

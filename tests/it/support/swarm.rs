@@ -39,6 +39,11 @@ impl Seen {
     pub fn newest(&self, id: i64) -> i64 {
         self.newest.lock().unwrap().get(&id).copied().unwrap_or(0)
     }
+
+    /// The next event of each instrument is the first: what a session showed says nothing about the one after it.
+    pub fn forget(&self) {
+        self.newest.lock().unwrap().clear();
+    }
 }
 
 /// Whole milliseconds from the stamp of a quote to its arrival, of all sessions of a swarm, for quotes whose `ts`
