@@ -3,10 +3,10 @@
 //! Not here: the same in small (`slow_consumer`).
 
 use super::support::publisher::{CHANNEL, Statement, watcher_key};
-use super::support::raw_ws::{CLOSE, RawWs, TEXT};
+use super::support::raw_ws::{CLOSE, PING, PONG, RawWs, TEXT};
 use super::support::redis::{RedisServer, connect};
 use super::support::token::token;
-use super::support::wait::{wait_for, wait_until};
+use super::support::wait::{let_pass, wait_for, wait_until};
 use super::support::world::World;
 use super::support::ws::Ws;
 use serde_json::{Value, json};
@@ -65,7 +65,10 @@ async fn r23_a_blocked_send_stops_neither_reading_nor_the_end() {
         n_pongs += u32::from(stopped.send_frame(TEXT, br#"{"type":"pong"}"#).await.is_ok());
         assert!(begun.elapsed() < 2 * SOON, "not closed for being slow");
     }
-    assert!(n_pongs > 0 && begun.elapsed() > Duration::from_millis(2_800), "after {:?}", begun.elapsed());
+    assert!(begun.elapsed() > Duration::from_millis(2_800), "after {:?}", begun.elapsed());
+    // Both sessions' first two messages make up for pongs that the close overtook.
+    let n_read = world.gateway.metrics().await.sum("inbound_messages_total", &[]);
+    assert!(n_pongs > 10 && n_read >= f64::from(n_pongs), "{n_read} messages read, {n_pongs} pongs sent");
     // Its own close comes too late for anybody.
     let _ = stopped.send_frame(CLOSE, &1000u16.to_be_bytes()).await;
     world.gateway.metric_is("sessions", &[], SOON, 1.0).await;
@@ -122,5 +125,83 @@ async fn r25_what_waits_is_one_quote_per_topic_and_the_newest() {
     let (delivered, conflated) =
         (metrics.sum("deliveries_delivered_total", &[]), metrics.sum("deliveries_conflated_total", &[]));
     assert!(conflated > 0.0 && delivered < all / 2.0, "{delivered} delivered, {conflated} replaced of {all}");
+    world.gateway.metric_is("deliveries_imbalance", &[], SOON, 0.0).await;
+}
+
+/// Sends a ping of either kind; the message's stamp and the frame's payload are `n`.
+async fn ping(ws: &mut RawWs, n: usize) {
+    ws.send(&json!({ "type": "ping", "ts": n }).to_string()).await;
+    ws.send_frame(PING, n.to_string().as_bytes()).await.unwrap();
+}
+
+/// Whoever reads nothing gets no heartbeats and lives by what it sends, and what it asks for has a bound.
+#[tokio::test]
+async fn pings_into_a_full_pipe_keep_the_session_and_let_nothing_grow() {
+    const INSTRUMENTS: i64 = 200;
+    // Ten seconds: longer than a silence of two missed pongs with the timers of tests.
+    const SLOW: usize = 100;
+    const AT_ONCE: usize = 4_000;
+    let mut world = World::start_with(|builder| {
+        let builder = builder.set("session.heartbeat_interval", "'1s'");
+        let builder = builder.set("session.slow_consumer_grace", "'120s'");
+        builder.set("session.max_inbound_per_second", "100000")
+    })
+    .await;
+    let mut ws = reader(&world, INSTRUMENTS).await;
+    let mut connection = connect(world.redis.port()).await.unwrap();
+    let mut version = 0;
+    while world.gateway.metrics().await.sum("deliveries_pending", &[]) < INSTRUMENTS as f64 / 2.0 {
+        version += 1;
+        round(&mut connection, INSTRUMENTS, version).await;
+    }
+    for n in 0..SLOW {
+        ping(&mut ws, n).await;
+        let_pass(Duration::from_millis(100)).await;
+    }
+    world.gateway.metric_is("sessions", &[], SOON, 1.0).await;
+    let read = world.gateway.metrics().await.sum("inbound_messages_total", &[]);
+    assert!(
+        read > SLOW as f64,
+        "{read} messages read; beside a full pipe a client is read from all the same"
+    );
+
+    // So many answers are more than wait for one session. It is no longer read from, and alive all the same.
+    let rss = world.gateway.process().rss();
+    for n in SLOW..SLOW + AT_ONCE {
+        ping(&mut ws, n).await;
+    }
+    let_pass(Duration::from_secs(1)).await;
+    let grown = world.gateway.process().rss().saturating_sub(rss);
+    assert!(grown < 1 << 20, "{grown} bytes more for pings");
+    let (mut n_messages, mut n_frames, mut n_heartbeats) = (0, 0, 0);
+    let mut newest = vec![0; INSTRUMENTS as usize + 1];
+    while n_messages < SLOW + AT_ONCE || n_frames < SLOW + AT_ONCE {
+        let frame = ws.next().await.expect("the session is open");
+        if frame.first == PONG {
+            assert_eq!(frame.payload, n_frames.to_string().as_bytes());
+            n_frames += 1;
+            continue;
+        }
+        assert_eq!(frame.first, TEXT, "{frame:?}");
+        let json: Value = serde_json::from_str(frame.text()).unwrap();
+        match json["type"].as_str() {
+            Some("pong") => {
+                assert_eq!(json["ts"], n_messages);
+                n_messages += 1;
+            }
+            // Before these the pipe wasn't full, and behind them it is no longer.
+            Some("ping") => n_heartbeats += usize::from((1..SLOW).contains(&n_messages)),
+            _ => {
+                newest[json["data"]["stockId"].as_u64().unwrap() as usize] =
+                    json["data"]["eventTs"].as_i64().unwrap()
+            }
+        }
+    }
+    assert_eq!(n_heartbeats, 0, "heartbeats waited");
+    while newest[1..].iter().any(|&seen| seen < version) {
+        let event: Value = serde_json::from_str(&ws.next_text().await).unwrap();
+        newest[event["data"]["stockId"].as_u64().unwrap() as usize] =
+            event["data"]["eventTs"].as_i64().unwrap();
+    }
     world.gateway.metric_is("deliveries_imbalance", &[], SOON, 0.0).await;
 }

@@ -17,6 +17,8 @@ const MASK: [u8; 4] = [0x37, 0xfa, 0x21, 0x3d];
 pub const TEXT: u8 = 0x81;
 /// `opcode` of a close frame.
 pub const CLOSE: u8 = 0x88;
+/// `opcode` of a ping frame.
+pub const PING: u8 = 0x89;
 /// `opcode` of a pong frame.
 pub const PONG: u8 = 0x8a;
 
