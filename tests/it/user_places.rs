@@ -1,17 +1,32 @@
-//! The limit of sessions per user, over two replicas that share one Redis.
+//! The limit of sessions per user, over two replicas that share one Redis or one cluster.
 
-use super::support::gateway::Gateway;
+use super::support::cluster::RedisCluster;
+use super::support::gateway::{Gateway, GatewayBuilder};
 use super::support::http::{self, Answer};
 use super::support::redis::RedisServer;
 use super::support::sse::Sse;
 use super::support::token::token;
 use super::support::wait::wait_for;
 use super::support::ws::{Heard, Ws};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::time::Duration;
 
 /// Longer than anything here takes on a busy machine.
 const SOON: Duration = Duration::from_secs(30);
+
+fn limited(builder: GatewayBuilder, limit: usize, lease: &str) -> GatewayBuilder {
+    // A machine that is too busy for a command in time would let everybody in.
+    let builder = builder.set("redis.command_timeout", "'10s'").set("limits.user_lease", lease);
+    builder.set("limits.max_sessions_per_user", &limit.to_string())
+}
+
+/// Starts both at the same time.
+async fn start_two(builder: impl Fn() -> GatewayBuilder) -> (Gateway, Gateway) {
+    let (mut a, mut b) = (builder().launch(), builder().launch());
+    a.ready().await;
+    b.ready().await;
+    (a, b)
+}
 
 /// Two replicas with one limit.
 struct Replicas {
@@ -23,16 +38,7 @@ struct Replicas {
 impl Replicas {
     async fn start(limit: usize, lease: &str) -> Self {
         let redis = RedisServer::start().await;
-        let builder = || {
-            // A machine that is too busy for a command in time would let everybody in.
-            let builder = Gateway::builder().redis(&redis).set("redis.command_timeout", "'10s'");
-            let builder = builder.set("limits.user_lease", lease);
-            builder.set("limits.max_sessions_per_user", &limit.to_string())
-        };
-        // Both start at the same time.
-        let (mut a, mut b) = (builder().launch(), builder().launch());
-        a.ready().await;
-        b.ready().await;
+        let (a, b) = start_two(|| limited(Gateway::builder().redis(&redis), limit, lease)).await;
         Self { a, b, redis }
     }
 }
@@ -174,27 +180,82 @@ async fn without_redis_each_replica_keeps_the_limit_by_itself() {
 
 #[tokio::test]
 async fn whoever_leaves_a_draining_replica_finds_its_place_elsewhere() {
+    const USERS: usize = 12;
     let redis = RedisServer::start().await;
-    let builder = || {
-        let builder = Gateway::builder().redis(&redis).set("redis.command_timeout", "'10s'");
-        builder.set("limits.max_sessions_per_user", "1")
-    };
-    // Turns far enough apart that the session is still open when it has moved.
-    let drain = |builder: super::support::gateway::GatewayBuilder| {
-        builder.set("drain.deadline", "'20s'").set("drain.reconnect_rate", "1")
-    };
+    let builder = || limited(Gateway::builder().redis(&redis), 1, "'1h'");
+    // A turn per second: the last session is open for long after it was told to go.
+    let drain =
+        |builder: GatewayBuilder| builder.set("drain.deadline", "'30s'").set("drain.reconnect_rate", "1");
     let (mut a, b) = (drain(builder()).start().await, builder().start().await);
     let mut sessions = Vec::new();
-    for user in ["5", "6", "7"] {
-        sessions.push(ws(&a, user).await.expect("room"));
+    for user in (0..USERS).map(|n| n.to_string()) {
+        sessions.push((ws(&a, &user).await.expect("room"), user));
     }
     assert_refused(ws(&b, "7").await);
     a.process().stop();
-    for session in &mut sessions {
-        session.next_of("reconnect").await;
+    let (mut last, mut longest) = (0, 0);
+    for (n, (session, _)) in sessions.iter_mut().enumerate() {
+        let told: Value = serde_json::from_str(&session.next_of("reconnect").await).unwrap();
+        let wait = told["after_ms"].as_u64().unwrap();
+        if wait > longest {
+            (last, longest) = (n, wait);
+        }
     }
-    for user in ["7", "6", "5"] {
+    let (mut session, user) = sessions.swap_remove(last);
+    let moved = wait_for("a place elsewhere", SOON, || async { ws(&b, &user).await.ok() }).await;
+    session.send(json!({ "type": "ping", "ts": 7 }).to_string());
+    session.next_of("pong").await;
+    for (_, user) in &sessions {
         wait_for("a place elsewhere", SOON, || async { ws(&b, user).await.ok() }).await;
     }
+    drop((session, moved));
     assert_eq!(a.process().ended(SOON * 2).await.code(), Some(0));
+}
+
+/// How many users have a hash on each node of the cluster that is a primary.
+async fn n_users(cluster: &RedisCluster) -> [usize; 3] {
+    let mut n = [0; 3];
+    for (shard, n) in n.iter_mut().enumerate() {
+        let primary = cluster.primary(shard).await;
+        *n = cluster.cmd::<Vec<String>>(primary, &["KEYS", "tickbridge:sessions:*"]).await.len();
+    }
+    n
+}
+
+/// Each user is counted on the node that has the slot of its key.
+#[tokio::test]
+async fn in_a_cluster_the_limit_holds_on_every_shard_and_after_a_failover() {
+    const USERS: usize = 12;
+    let mut cluster = RedisCluster::start(3, 1).await;
+    let (a, b) = start_two(|| limited(Gateway::builder().cluster(&cluster), 2, "'3s'")).await;
+    let mut held = Vec::new();
+    for user in (1..=USERS).map(|n| n.to_string()) {
+        let first = ws(&a, &user).await.expect("the first of two");
+        let second = ws(&b, &user).await.expect("the second of two");
+        for gateway in [&a, &b] {
+            assert_refused(ws(gateway, &user).await);
+        }
+        held.push((user, first, second));
+    }
+    let n = n_users(&cluster).await;
+    assert!(n.iter().sum::<usize>() == USERS && !n.contains(&0), "{n:?}");
+
+    let former = cluster.kill_primary(0).await;
+    cluster.succeeded(0, former).await;
+    let mut rest = Vec::new();
+    for (user, first, second) in held {
+        // While the shard has no primary, each replica goes by its own count, which is one of two.
+        for gateway in [&a, &b] {
+            let refused = wait_for("both replicas count", SOON, || async { ws(gateway, &user).await.err() });
+            assert_refused(Err(refused.await));
+        }
+        drop(first);
+        let next = wait_for("the place of who left", SOON, || async { ws(&b, &user).await.ok() }).await;
+        rest.push((second, next));
+    }
+    drop(rest);
+    wait_for("nothing is left in the cluster", SOON, || async {
+        (n_users(&cluster).await == [0; 3]).then_some(())
+    })
+    .await;
 }
