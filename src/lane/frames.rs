@@ -112,7 +112,8 @@ impl Frames {
     }
 }
 
-fn config(max_message_bytes: usize) -> WebSocketConfig {
+/// How tungstenite judges a client: messages up to so many bytes, and answers that are handed on at once.
+pub fn config(max_message_bytes: usize) -> WebSocketConfig {
     WebSocketConfig::default()
         .read_buffer_size(READ_BUFFER)
         .write_buffer_size(0)

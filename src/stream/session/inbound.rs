@@ -2,15 +2,12 @@
 //!
 //! Invariant: tungstenite judges every frame; what it answers goes into the session's buffer.
 
-use crate::lane::frames::end_of;
+use crate::lane::frames;
 use crate::protocol::close::CloseReason;
 use std::io::{self, Read, Write};
 use tokio::net::TcpStream;
-use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig, WebSocketContext};
+use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketContext};
 use tokio_tungstenite::tungstenite::{Error, Message};
-
-/// tungstenite allocates this per session at once; clients have little to say.
-const READ_BUFFER: usize = 512;
 
 /// Frames handled before the session writes again.
 const FRAMES_PER_TURN: usize = 16;
@@ -48,14 +45,12 @@ impl Inbound {
         if !is_ws {
             return Self::Sse { n_read: read_ahead.len() };
         }
-        let config = WebSocketConfig::default()
-            .read_buffer_size(READ_BUFFER)
-            .write_buffer_size(0)
-            .max_write_buffer_size(READ_BUFFER)
-            .max_message_size(Some(max_message_bytes))
-            .max_frame_size(Some(max_message_bytes));
         let has_ahead = !read_ahead.is_empty();
-        let context = WebSocketContext::from_partially_read(read_ahead, Role::Server, Some(config));
+        let context = WebSocketContext::from_partially_read(
+            read_ahead,
+            Role::Server,
+            Some(frames::config(max_message_bytes)),
+        );
         Self::Ws { context: Box::new(context), has_ahead }
     }
 
@@ -107,7 +102,7 @@ fn read_ws(context: &mut WebSocketContext, stream: &TcpStream, out: &mut Vec<u8>
             Ok(Message::Close(_)) => (heard.closed, heard.end) = (true, Some(CloseReason::Normal)),
             Ok(_) => {}
             Err(Error::Io(e)) if e.kind() == io::ErrorKind::WouldBlock => return (heard, false),
-            Err(error) => heard.end = Some(end_of(&error)),
+            Err(error) => heard.end = Some(frames::end_of(&error)),
         }
         if heard.end.is_some() {
             return (heard, false);
