@@ -4,11 +4,14 @@ use super::Choices;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use tickbridge::instrument::InstrumentId;
-use tickbridge::protocol::cursor::{EXACT_TOPICS, Entry, INEXACT, Seen, Topics, decode, encode};
+use tickbridge::protocol::cursor::{Cursor, EXACT_TOPICS, INEXACT};
 use tickbridge::quote::Version;
 
 /// Format and fingerprint, which a fuzzer can't guess.
 const HEAD: usize = 5;
+
+/// Some time, in milliseconds since the Unix epoch.
+const BASE: i64 = 1_760_000_000_000;
 
 /// Longest id, in characters. Browsers send it back in a header.
 const LONGEST: usize = 1_200;
@@ -26,8 +29,7 @@ pub fn check(input: &[u8]) {
             read(&text, &topics);
         }
         1 => {
-            let mut bytes =
-                URL_SAFE_NO_PAD.decode(encode(Topics::of(&topics), &vec![Entry::default(); topics.len()]));
+            let mut bytes = URL_SAFE_NO_PAD.decode(id(&Cursor::new(&topics, BASE)));
             if let (Ok(bytes), true) = (&mut bytes, topics.len() <= EXACT_TOPICS) {
                 bytes.truncate(HEAD);
                 bytes.extend_from_slice(choices.0);
@@ -35,17 +37,31 @@ pub fn check(input: &[u8]) {
             }
         }
         _ => {
-            let seen: Seen =
-                topics.iter().map(|_| version(&mut choices).map(Entry::from).unwrap_or_default()).collect();
-            let id = encode(Topics::of(&topics), &seen);
+            let seen: Vec<_> = topics.iter().map(|_| version(&mut choices)).collect();
+            let mut cursor = Cursor::new(&topics, BASE);
+            for (place, version) in seen.iter().enumerate() {
+                cursor.replace(place, *version);
+            }
+            let id = id(&cursor);
             if topics.len() > EXACT_TOPICS {
                 assert_eq!(id, INEXACT);
             } else {
-                assert_eq!(decode(&id, Topics::of(&topics)).as_ref(), Some(&seen));
+                assert_eq!(all(&cursor, &topics), seen);
+                assert_eq!(Cursor::resume(&id, &topics, BASE), Some(cursor));
             }
             read(&id, &topics);
         }
     }
+}
+
+fn id(cursor: &Cursor) -> String {
+    let mut out = Vec::new();
+    cursor.push_id(&mut out);
+    String::from_utf8(out).expect("an id is ASCII")
+}
+
+fn all(cursor: &Cursor, topics: &[InstrumentId]) -> Vec<Option<Version>> {
+    (0..topics.len()).map(|place| cursor.seen(place)).collect()
 }
 
 fn version(choices: &mut Choices<'_>) -> Option<Version> {
@@ -58,18 +74,17 @@ fn version(choices: &mut Choices<'_>) -> Option<Version> {
 }
 
 fn read(text: &str, topics: &[InstrumentId]) {
-    let same = Topics::of(topics);
-    let Some(seen) = decode(text, same) else { return };
-    assert_eq!(seen.len(), topics.len());
-    let again = encode(same, &seen);
+    let Some(cursor) = Cursor::resume(text, topics, BASE) else { return };
+    let (again, seen) = (id(&cursor), all(&cursor, topics));
     assert!(again.len() <= LONGEST, "{} characters", again.len());
     assert!(again.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b)), "{again}");
-    assert_eq!(decode(&again, same), Some(seen), "{text} says something else as {again}");
+    let later = Cursor::resume(&again, topics, BASE + 1).expect("what is written is read");
+    assert_eq!(all(&later, topics), seen, "{text} says something else as {again}");
     // The fingerprint is of 32 bits: it tells a change of one topic for certain.
     if let Some((first, others)) = topics.split_first() {
         let other = InstrumentId::new(first.get() ^ 1);
         let others: Vec<_> = std::iter::once(other).chain(others.iter().copied()).collect();
-        assert_eq!(decode(text, Topics::of(&others)), None, "{text} is read for other topics");
-        assert_eq!(decode(text, Topics::of(&topics[1..])), None, "{text} is read for fewer topics");
+        assert_eq!(Cursor::resume(text, &others, BASE), None, "{text} is read for other topics");
+        assert_eq!(Cursor::resume(text, &topics[1..], BASE), None, "{text} is read for fewer topics");
     }
 }

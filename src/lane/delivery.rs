@@ -17,13 +17,13 @@ use super::books::{Books, DropReason};
 use super::index::Index;
 use super::outbox::{Mark, Outbox};
 use super::pace::{Pace, Turns};
-use super::session::{Encoder, Pipe, Session, SseEncoder};
+use super::session::{Encoder, Pipe, Session, SseEncoder, Undo};
 use crate::catch_up::CatchUp;
 use crate::clock::Now;
 use crate::config::live::LiveLimits;
 use crate::fanout::{Fanout, LaneId};
 use crate::protocol::close::CloseReason;
-use crate::protocol::cursor;
+use crate::protocol::cursor::Cursor;
 use crate::session::standing::{Standing, Timers};
 use crate::session::user_places::UserPlaces;
 use crate::session::{Authenticator, Principal, Transport, WatchRegistry};
@@ -104,6 +104,7 @@ pub struct Delivery<P> {
     turns: Turns,
     scratch: Vec<u8>,
     marks: Vec<Mark>,
+    undo: Undo,
     /// Sessions that were told to connect again, with their turns on the monotonic clock.
     drain: VecDeque<(Duration, Key)>,
     draining: bool,
@@ -125,6 +126,7 @@ impl<P: Pipe> Delivery<P> {
             turns: Turns::default(),
             scratch: Vec::with_capacity(2 * GATHER_BYTES),
             marks: Vec::new(),
+            undo: Undo::new(),
             drain: VecDeque::new(),
             draining: false,
         }
@@ -167,11 +169,11 @@ impl<P: Pipe> Delivery<P> {
                 let granted = request.topics.iter().filter(|topic| standing.may_see(**topic));
                 let instruments: Vec<_> =
                     granted.take(self.shared.limits.max_topics()).map(|topic| topic.instrument()).collect();
-                let topics = cursor::Topics::of(&instruments);
-                let seen = last_event_id.and_then(|id| cursor::decode(&id, topics));
-                let n_exact = if topics.are_exact() { instruments.len() } else { 0 };
-                let fresh = vec![cursor::Entry::default(); n_exact];
-                let encoder = SseEncoder::new(chunked, topics, seen.unwrap_or(fresh));
+                let base_ms = now.unix_ms();
+                let cursor = last_event_id
+                    .and_then(|id| Cursor::resume(&id, &instruments, base_ms))
+                    .unwrap_or_else(|| Cursor::new(&instruments, base_ms));
+                let encoder = SseEncoder { chunked, cursor };
                 // Jitter, so that browsers that lost their connection together don't return together.
                 let retry_ms = 1_000 + (spread * 2_000.0) as u64;
                 // The gateway's time lets a client compare the clocks, as `pong` does on the WebSocket.

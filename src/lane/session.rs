@@ -1,9 +1,9 @@
 //! One session as its lane keeps it.
 
-use super::index::Index;
+use super::index::TopicState;
 use super::outbox::{Due, Outbox};
 use super::pace::Pace;
-use crate::protocol::cursor;
+use crate::protocol::cursor::Cursor;
 use crate::protocol::event::EncodedQuote;
 use crate::protocol::frame;
 use crate::protocol::server;
@@ -79,24 +79,17 @@ pub enum Encoder {
 pub struct SseEncoder {
     /// Whether each event is one HTTP/1.1 chunk.
     pub chunked: bool,
-    /// The instruments, in ascending order: subscription `i` is of instrument `i`.
-    topics: cursor::Topics,
-    /// What the client has seen of each, if it keeps count.
-    pub seen: cursor::Seen,
-    /// The parts of `seen` that a gathered buffer changed, in its order, to be taken back if the part
-    /// isn't begun.
-    undo: Vec<(u16, cursor::Entry)>,
+    /// What the client has seen; subscription `i` is of the `i`th of its instruments.
+    pub cursor: Cursor,
 }
 
-impl SseEncoder {
-    /// For a client that has `seen` so much.
-    pub fn new(chunked: bool, topics: cursor::Topics, seen: cursor::Seen) -> Self {
-        Self { chunked, topics, seen, undo: Vec::new() }
-    }
+/// The parts of a cursor that a gathered buffer changed, in its order, to be taken back if the part isn't begun.
+pub type Undo = Vec<(u16, Option<Version>)>;
 
+impl SseEncoder {
     /// Whether the client needs `quote`, given what it has seen, perhaps from a replica that was ahead.
     pub fn needs(&self, sub: u16, quote: &EncodedQuote, initial: bool) -> bool {
-        let Some(seen) = self.seen.get(usize::from(sub)).and_then(|seen| seen.version()) else { return true };
+        let Some(seen) = self.cursor.seen(usize::from(sub)) else { return true };
         if quote.version == seen && seen != Version::default() {
             return !initial;
         }
@@ -113,33 +106,34 @@ impl SseEncoder {
         frame::end_chunk(out, at);
     }
 
-    fn push_quote(&mut self, sub: u16, quote: &EncodedQuote, initial: bool, out: &mut Vec<u8>) {
-        if let Some(seen) = self.seen.get_mut(usize::from(sub)) {
-            self.undo.push((sub, *seen));
-            *seen = quote.version.into();
-        }
-        let id = cursor::encode(self.topics, &self.seen);
+    fn push_quote(
+        &mut self,
+        sub: u16,
+        quote: &EncodedQuote,
+        initial: bool,
+        undo: &mut Undo,
+        out: &mut Vec<u8>,
+    ) {
+        undo.push((sub, self.cursor.replace(usize::from(sub), Some(quote.version))));
         self.push_chunk(out, |out| {
-            for part in [b"id: ", id.as_bytes(), b"\n"] {
-                out.extend_from_slice(part);
-            }
+            out.extend_from_slice(b"id: ");
+            self.cursor.push_id(out);
+            out.push(b'\n');
             quote.push_sse_data(out, initial);
         });
-    }
-
-    /// Of the quotes in the last gathered buffer, all but the first `n_begun` were not begun.
-    fn settle(&mut self, n_begun: usize) {
-        // Given back rather than kept: it would cost an idle session more than all the rest of its cursor.
-        for (sub, seen) in std::mem::take(&mut self.undo).into_iter().skip(n_begun) {
-            self.seen[usize::from(sub)] = seen;
-        }
     }
 }
 
 impl Encoder {
     /// Appends one part of a gathered buffer: status and quote of one subscription.
-    pub fn push_due(&mut self, index: &Index, topic: u32, sub: u16, due: Due, out: &mut Vec<u8>) {
-        let state = index.topic(topic);
+    pub fn push_due(
+        &mut self,
+        state: &TopicState,
+        sub: u16,
+        due: Due,
+        undo: &mut Undo,
+        out: &mut Vec<u8>,
+    ) {
         let status = |encoder: &Self, out: &mut Vec<u8>| {
             let text = server::status(Topic::of(state.id), state.stale_since_ms);
             encoder.push_message(out, "status", &text);
@@ -151,7 +145,7 @@ impl Encoder {
         if let (true, Some(quote)) = (due.quote, &state.latest) {
             match self {
                 Self::Ws => quote.push_ws(out, due.initial),
-                Self::Sse(sse) => sse.push_quote(sub, quote, due.initial, out),
+                Self::Sse(sse) => sse.push_quote(sub, quote, due.initial, undo, out),
             }
         }
         if due.status && !stale {
@@ -168,9 +162,11 @@ impl Encoder {
     }
 
     /// After a write of a gathered buffer, of whose quotes the first `n_begun` were begun.
-    pub fn settle(&mut self, n_begun: usize) {
+    pub fn settle(&mut self, n_begun: usize, undo: &mut Undo) {
         if let Self::Sse(sse) = self {
-            sse.settle(n_begun);
+            for (sub, seen) in undo.drain(..).skip(n_begun) {
+                sse.cursor.replace(usize::from(sub), seen);
+            }
         }
     }
 }

@@ -29,109 +29,142 @@ const OF_WRITE: u8 = 4;
 /// Tells a version with neither from nothing seen.
 const SEEN: u8 = 8;
 
-/// What a client has seen, in ascending order of instruments.
-pub type Seen = Vec<Entry>;
+/// Of 64 bits.
+const LONGEST_VARINT: usize = 10;
 
-/// What a client has seen of one topic, as the id says it: 24 bytes where `Option<Version>` takes 40, of which
-/// each session of server-sent events holds one per topic.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Entry {
-    seq: u64,
-    ts: i64,
-    tag: u8,
+/// Format and fingerprint.
+const HEAD: usize = 5;
+
+/// Room for a topic's version: tag, a `seq` up to 2^21, a `ts` within eleven days of the base.
+const USUAL: usize = 9;
+
+/// What the client of a session has seen of each of its topics, kept as the id says it: 9 bytes a topic where a list
+/// of versions takes 40, and an id is written with every quote.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Cursor {
+    /// The id before base64url; empty where there are too many topics.
+    bytes: Vec<u8>,
 }
 
-impl From<Version> for Entry {
-    fn from(Version { seq, ts, of_write }: Version) -> Self {
-        let flag = |set, flag| if set { flag } else { 0 };
-        let tag = SEEN | flag(seq.is_some(), HAS_SEQ) | flag(ts.is_some(), HAS_TS) | flag(of_write, OF_WRITE);
-        Self { seq: seq.unwrap_or(0), ts: ts.unwrap_or(0), tag }
+impl Cursor {
+    /// Of a client that has seen nothing yet of `instruments`, in ascending order. The nearer `base_ms` is to the `ts`
+    /// of their quotes, the shorter are the ids.
+    pub fn new(instruments: &[InstrumentId], base_ms: i64) -> Self {
+        let mut bytes = Vec::new();
+        if instruments.len() <= EXACT_TOPICS {
+            bytes.reserve_exact(HEAD + 6 + USUAL * instruments.len());
+            bytes.push(FORMAT);
+            bytes.extend_from_slice(&fingerprint(instruments).to_le_bytes());
+            push_varint(zigzag(base_ms), |byte| bytes.push(byte));
+            bytes.resize(bytes.len() + instruments.len(), 0);
+        }
+        Self { bytes }
     }
+
+    /// Reads an id back for the same `instruments`. `None` means that the id says nothing about them, and a full
+    /// snapshot is due.
+    pub fn resume(id: &str, instruments: &[InstrumentId], base_ms: i64) -> Option<Self> {
+        if id.len() > MAX_TEXT || instruments.len() > EXACT_TOPICS {
+            return None;
+        }
+        let bytes = URL_SAFE_NO_PAD.decode(id).ok()?;
+        let mut cursor = Self::new(instruments, base_ms);
+        // The id's own base ages, and its varints may be longer than they need be, so its bytes aren't kept.
+        let mut rest = bytes.strip_prefix(&cursor.bytes[..HEAD])?;
+        let base = unzigzag(take_varint(&mut rest)?);
+        for place in 0..instruments.len() {
+            let version = take_version(&mut rest, base)?;
+            cursor.replace(place, version);
+        }
+        rest.is_empty().then_some(cursor)
+    }
+
+    /// The version last sent of the topic at `place`; `None` where nothing was or nobody keeps count.
+    pub fn seen(&self, place: usize) -> Option<Version> {
+        let (base, mut rest) = self.find(place)?;
+        take_version(&mut rest, base)?
+    }
+
+    /// Takes another version as the one last sent of the topic at `place`, and gives the one before.
+    pub fn replace(&mut self, place: usize, version: Option<Version>) -> Option<Version> {
+        let (base, rest) = self.find(place)?;
+        let at = self.bytes.len() - rest.len();
+        let mut after = rest;
+        let before = take_version(&mut after, base)?;
+        let end = self.bytes.len() - after.len();
+        let entry = Entry::of(version, base);
+        let entry = &entry.bytes[..entry.n];
+        if let Some(more) = entry.len().checked_sub(end - at) {
+            // Not twice as much as before: there are as many cursors as sessions.
+            self.bytes.reserve_exact(more);
+        }
+        self.bytes.splice(at..end, entry.iter().copied());
+        before
+    }
+
+    /// Appends the id.
+    pub fn push_id(&self, out: &mut Vec<u8>) {
+        if self.bytes.is_empty() {
+            return out.extend_from_slice(INEXACT.as_bytes());
+        }
+        let at = out.len();
+        out.resize(at + self.bytes.len().div_ceil(3) * 4, 0);
+        let n = URL_SAFE_NO_PAD.encode_slice(&self.bytes, &mut out[at..]).expect("there is room for it");
+        out.truncate(at + n);
+    }
+
+    /// The base, and what begins with the topic at `place`.
+    fn find(&self, place: usize) -> Option<(i64, &[u8])> {
+        let mut rest = self.bytes.get(HEAD..)?;
+        let base = unzigzag(take_varint(&mut rest)?);
+        for _ in 0..place {
+            let (&tag, after) = rest.split_first()?;
+            rest = after;
+            for _ in 0..(tag & HAS_SEQ) + (tag & HAS_TS) / HAS_TS {
+                let last = rest.iter().position(|b| b & 0x80 == 0)?;
+                rest = &rest[last + 1..];
+            }
+        }
+        (!rest.is_empty()).then_some((base, rest))
+    }
+}
+
+/// One topic's version, as a cursor holds it.
+#[derive(Default)]
+struct Entry {
+    bytes: [u8; 1 + 2 * LONGEST_VARINT],
+    n: usize,
 }
 
 impl Entry {
-    /// The version last sent; `None` where nothing was.
-    pub fn version(self) -> Option<Version> {
-        (self.tag != 0).then(|| Version {
-            seq: self.has(HAS_SEQ).then_some(self.seq),
-            ts: self.has(HAS_TS).then_some(self.ts),
-            of_write: self.has(OF_WRITE),
-        })
+    fn of(version: Option<Version>, base: i64) -> Self {
+        let mut entry = Self::default();
+        let Some(Version { seq, ts, of_write }) = version else {
+            entry.push(0);
+            return entry;
+        };
+        let flag = |set, flag| if set { flag } else { 0 };
+        entry.push(SEEN | flag(seq.is_some(), HAS_SEQ) | flag(ts.is_some(), HAS_TS) | flag(of_write, OF_WRITE));
+        for number in [seq, ts.map(|ts| zigzag(ts.wrapping_sub(base)))].into_iter().flatten() {
+            push_varint(number, |byte| entry.push(byte));
+        }
+        entry
     }
 
-    fn has(self, flag: u8) -> bool {
-        self.tag & flag != 0
+    fn push(&mut self, byte: u8) {
+        self.bytes[self.n] = byte;
+        self.n += 1;
     }
 }
 
-/// Which topics a cursor is of, as it says it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Topics {
-    n: usize,
-    fingerprint: u32,
-}
-
-impl Topics {
-    /// Instruments in ascending order.
-    pub fn of(instruments: &[InstrumentId]) -> Self {
-        Self { n: instruments.len(), fingerprint: fingerprint(instruments) }
-    }
-
-    /// Whether a cursor can say what was seen of each.
-    pub fn are_exact(self) -> bool {
-        self.n <= EXACT_TOPICS
-    }
-}
-
-/// Writes the id for `seen`, in ascending order of the instruments of `topics`.
-pub fn encode(topics: Topics, seen: &[Entry]) -> String {
-    if !topics.are_exact() {
-        return INEXACT.to_owned();
-    }
-    let mut bytes = Vec::with_capacity(8 + 8 * seen.len());
-    bytes.push(FORMAT);
-    bytes.extend_from_slice(&topics.fingerprint.to_le_bytes());
-    let base = seen.iter().find(|entry| entry.has(HAS_TS)).map_or(0, |entry| entry.ts);
-    push_varint(&mut bytes, zigzag(base));
-    for entry in seen {
-        bytes.push(entry.tag);
-        if entry.has(HAS_SEQ) {
-            push_varint(&mut bytes, entry.seq);
-        }
-        if entry.has(HAS_TS) {
-            push_varint(&mut bytes, zigzag(entry.ts.wrapping_sub(base)));
-        }
-    }
-    URL_SAFE_NO_PAD.encode(bytes)
-}
-
-/// Reads an id back for the same `topics`. `None` means that the id says nothing
-/// about these topics, and a full snapshot is due.
-pub fn decode(text: &str, topics: Topics) -> Option<Seen> {
-    if text.len() > MAX_TEXT || !topics.are_exact() {
-        return None;
-    }
-    let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
-    let (&format, rest) = bytes.split_first()?;
-    let (print, mut rest) = rest.split_at_checked(4)?;
-    if format != FORMAT || print != topics.fingerprint.to_le_bytes() {
-        return None;
-    }
-    let base = unzigzag(take_varint(&mut rest)?);
-    let mut seen = Vec::with_capacity(topics.n);
-    for _ in 0..topics.n {
-        let (&tag, after) = rest.split_first()?;
-        rest = after;
-        let mut entry = Entry { tag, ..Entry::default() };
-        if entry.has(HAS_SEQ) {
-            entry.seq = take_varint(&mut rest)?;
-        }
-        if entry.has(HAS_TS) {
-            entry.ts = base.wrapping_add(unzigzag(take_varint(&mut rest)?));
-        }
-        seen.push(entry);
-    }
-    rest.is_empty().then_some(seen)
+/// What [`Entry::of`] wrote. The outer `None` means that it didn't.
+fn take_version(bytes: &mut &[u8], base: i64) -> Option<Option<Version>> {
+    let (&tag, rest) = bytes.split_first()?;
+    *bytes = rest;
+    let mut number = |flag| if tag & flag == 0 { Some(None) } else { take_varint(bytes).map(Some) };
+    let (seq, ts) = (number(HAS_SEQ)?, number(HAS_TS)?);
+    let ts = ts.map(|ts| base.wrapping_add(unzigzag(ts)));
+    Some((tag != 0).then_some(Version { seq, ts, of_write: tag & OF_WRITE != 0 }))
 }
 
 /// FNV-1a, 32 bits: the same on every replica, which the standard library's hasher doesn't promise.
@@ -148,12 +181,12 @@ const fn unzigzag(n: u64) -> i64 {
     (n >> 1) as i64 ^ -((n & 1) as i64)
 }
 
-fn push_varint(out: &mut Vec<u8>, mut n: u64) {
+fn push_varint(mut n: u64, mut push: impl FnMut(u8)) {
     while n >= 0x80 {
-        out.push(n as u8 | 0x80);
+        push(n as u8 | 0x80);
         n >>= 7;
     }
-    out.push(n as u8);
+    push(n as u8);
 }
 
 fn take_varint(bytes: &mut &[u8]) -> Option<u64> {
@@ -173,46 +206,103 @@ fn take_varint(bytes: &mut &[u8]) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn topics(n: i64) -> Topics {
-        Topics::of(&(0..n).map(InstrumentId::new).collect::<Vec<_>>())
+    fn topics(n: i64) -> Vec<InstrumentId> {
+        (0..n).map(InstrumentId::new).collect()
+    }
+
+    fn id(cursor: &Cursor) -> String {
+        let mut out = b"id: ".to_vec();
+        cursor.push_id(&mut out);
+        String::from_utf8(out).expect("ASCII").split_off(4)
+    }
+
+    fn all(cursor: &Cursor, n: usize) -> Vec<Option<Version>> {
+        (0..n).map(|place| cursor.seen(place)).collect()
+    }
+
+    /// Extremes, and a version without anything beside nothing at all.
+    fn versions() -> [Option<Version>; 6] {
+        let version = Version::default();
+        [
+            Some(Version { seq: Some(u64::MAX), ts: Some(i64::MIN), of_write: true }),
+            None,
+            Some(Version { ts: Some(1_760_000_000_001), ..version }),
+            Some(Version { seq: Some(0), ..version }),
+            Some(Version { ts: Some(1_760_000_000_000), ..version }),
+            Some(version),
+        ]
     }
 
     #[test]
     fn a_cursor_survives_the_journey() {
-        let topics = topics(5);
-        let seen = vec![
-            Some(Version { seq: Some(u64::MAX), ts: Some(i64::MIN), of_write: true }),
-            None,
-            Some(Version { ts: Some(1_760_000_000_001), ..Version::default() }),
-            Some(Version { seq: Some(0), ..Version::default() }),
-            Some(Version { ts: Some(1_760_000_000_000), ..Version::default() }),
-        ];
-        let entries: Seen = seen.iter().map(|version| version.map(Entry::from).unwrap_or_default()).collect();
-        let read = decode(&encode(topics, &entries), topics).expect("an id of these topics");
-        assert_eq!(read.into_iter().map(Entry::version).collect::<Vec<_>>(), seen);
+        let (topics, versions) = (topics(6), versions());
+        let mut cursor = Cursor::new(&topics, 1_760_000_000_000);
+        for (place, version) in versions.into_iter().enumerate() {
+            assert_eq!(cursor.replace(place, version), None);
+        }
+        assert_eq!(all(&cursor, 6), versions);
+        let resumed = Cursor::resume(&id(&cursor), &topics, 1_770_000_000_000).expect("an id of these topics");
+        assert_eq!(all(&resumed, 6), versions, "and from another base");
+    }
+
+    #[test]
+    fn what_is_replaced_can_be_put_back() {
+        let (topics, versions) = (topics(6), versions());
+        let mut cursor = Cursor::new(&topics, 0);
+        for version in versions {
+            for place in 0..6 {
+                let (whole, was) = (cursor.clone(), cursor.seen(place));
+                assert_eq!(cursor.replace(place, version), was);
+                assert_eq!(cursor.seen(place), version);
+                cursor.replace(place, was);
+                assert_eq!(cursor, whole);
+                cursor.replace(place, version);
+            }
+            assert_eq!(all(&cursor, 6), [version; 6]);
+        }
     }
 
     #[test]
     fn a_cursor_of_other_topics_says_nothing() {
-        let id = encode(topics(2), &[Entry::default(); 2]);
-        assert_eq!(decode(&id, topics(3)), None);
-        assert_eq!(decode(&id, Topics::of(&[InstrumentId::new(0), InstrumentId::new(2)])), None);
+        let id = id(&Cursor::new(&topics(2), 0));
+        assert_eq!(Cursor::resume(&id, &topics(3), 0), None);
+        assert_eq!(Cursor::resume(&id, &[InstrumentId::new(0), InstrumentId::new(2)], 0), None);
+    }
+
+    #[test]
+    fn too_many_topics_are_not_counted() {
+        let topics = topics(EXACT_TOPICS as i64 + 1);
+        let mut cursor = Cursor::new(&topics, 0);
+        assert_eq!(cursor.replace(0, Some(Version::default())), None);
+        assert_eq!(cursor.seen(0), None);
+        assert_eq!(id(&cursor), INEXACT);
+        assert_eq!(Cursor::resume(INEXACT, &topics, 0), None);
     }
 
     #[test]
     fn the_longest_cursor_is_still_read() {
         let topics = topics(EXACT_TOPICS as i64);
-        let far = |i: usize| if i.is_multiple_of(2) { i64::MIN } else { i64::MAX };
-        let seen: Seen = (0..EXACT_TOPICS)
-            .map(|i| Version { seq: Some(u64::MAX), ts: Some(far(i)), of_write: true }.into())
-            .collect();
-        assert_eq!(decode(&encode(topics, &seen), topics), Some(seen));
+        let mut cursor = Cursor::new(&topics, i64::MAX);
+        for place in 0..EXACT_TOPICS {
+            let far = if place.is_multiple_of(2) { i64::MIN } else { i64::MAX / 2 };
+            cursor.replace(place, Some(Version { seq: Some(u64::MAX), ts: Some(far), of_write: true }));
+        }
+        assert_eq!(Cursor::resume(&id(&cursor), &topics, i64::MAX), Some(cursor));
+    }
+
+    #[test]
+    fn a_varint_longer_than_it_need_be_is_not_kept() {
+        let (topics, fresh) = (topics(1), Cursor::new(&topics(1), 0));
+        let mut bytes = fresh.bytes[..HEAD].to_vec();
+        bytes.extend_from_slice(&[0x80, 0x80, 0x80, 0x00, SEEN | HAS_SEQ, 0x85, 0x80, 0x00]);
+        let cursor = Cursor::resume(&URL_SAFE_NO_PAD.encode(bytes), &topics, 0).expect("it can be read");
+        assert_eq!(cursor.bytes[HEAD..], [0, SEEN | HAS_SEQ, 5]);
     }
 
     #[test]
     fn nonsense_says_nothing() {
         for text in ["", "w", "x", "AQ", "////", "é", &"A".repeat(5_000)] {
-            assert_eq!(decode(text, topics(1)), None, "{text}");
+            assert_eq!(Cursor::resume(text, &topics(1), 0), None, "{text}");
         }
     }
 }
