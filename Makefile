@@ -42,7 +42,7 @@ setup:
 	tests/deploy/setup.sh
 	tests/js/setup.sh
 
-# Every scenario five times, the two studies, and the page made from them; an hour and a half on two cores.
+# Every scenario five times, the two studies, and the page made from them; about an hour on two cores.
 bench: bench-build
 	bench/setup.sh
 	cd bench && target/release/tb-bench run all --runs 5 --retry 3 --out results/runs

@@ -85,7 +85,7 @@ impl Scenario {
             rate,
             arrival,
             warm_s: 2.0,
-            window_s: 10.0,
+            window_s: 5.0,
             publishers: 4,
             in_flight: 256,
             disturbance: Disturbance::default(),
@@ -192,11 +192,7 @@ fn peers() -> Vec<Scenario> {
 pub fn quick() -> Vec<Scenario> {
     let names =
         ["idle-ws", "ws-10k-uniform-50k", "ws-10k-uniform-200k", "ws-10k-burst-1m", "sse-10k-uniform-50k"];
-    let mut quick: Vec<_> = all().into_iter().filter(|s| names.contains(&s.name.as_str())).collect();
-    for scenario in &mut quick {
-        scenario.window_s = 6.0;
-    }
-    quick
+    all().into_iter().filter(|s| names.contains(&s.name.as_str())).collect()
 }
 
 #[cfg(test)]

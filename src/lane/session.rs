@@ -126,14 +126,7 @@ impl SseEncoder {
 
 impl Encoder {
     /// Appends one part of a gathered buffer: status and quote of one subscription.
-    pub fn push_due(
-        &mut self,
-        state: &TopicState,
-        sub: u16,
-        due: Due,
-        undo: &mut Undo,
-        out: &mut Vec<u8>,
-    ) {
+    pub fn push_due(&mut self, state: &TopicState, sub: u16, due: Due, undo: &mut Undo, out: &mut Vec<u8>) {
         let status = |encoder: &Self, out: &mut Vec<u8>| {
             let text = server::status(Topic::of(state.id), state.stale_since_ms);
             encoder.push_message(out, "status", &text);

@@ -120,7 +120,7 @@ impl Cursor {
         for _ in 0..place {
             let (&tag, after) = rest.split_first()?;
             rest = after;
-            for _ in 0..(tag & HAS_SEQ) + (tag & HAS_TS) / HAS_TS {
+            for _ in 0..(tag & (HAS_SEQ | HAS_TS)).count_ones() {
                 let last = rest.iter().position(|b| b & 0x80 == 0)?;
                 rest = &rest[last + 1..];
             }
@@ -144,7 +144,9 @@ impl Entry {
             return entry;
         };
         let flag = |set, flag| if set { flag } else { 0 };
-        entry.push(SEEN | flag(seq.is_some(), HAS_SEQ) | flag(ts.is_some(), HAS_TS) | flag(of_write, OF_WRITE));
+        entry.push(
+            SEEN | flag(seq.is_some(), HAS_SEQ) | flag(ts.is_some(), HAS_TS) | flag(of_write, OF_WRITE),
+        );
         for number in [seq, ts.map(|ts| zigzag(ts.wrapping_sub(base)))].into_iter().flatten() {
             push_varint(number, |byte| entry.push(byte));
         }
@@ -241,7 +243,8 @@ mod tests {
             assert_eq!(cursor.replace(place, version), None);
         }
         assert_eq!(all(&cursor, 6), versions);
-        let resumed = Cursor::resume(&id(&cursor), &topics, 1_770_000_000_000).expect("an id of these topics");
+        let resumed =
+            Cursor::resume(&id(&cursor), &topics, 1_770_000_000_000).expect("an id of these topics");
         assert_eq!(all(&resumed, 6), versions, "and from another base");
     }
 
