@@ -25,50 +25,41 @@ mirror() {
         grep -v -m 1 security
 }
 
-need() {
-    command -v "$1" >/dev/null && return
-    [ "$(id -u)" -eq 0 ] || {
-        say "$1 is missing; install it with: sudo apt-get install $1"
-        exit 1
-    }
-    export DEBIAN_FRONTEND=noninteractive
-    apt-get install --yes --no-install-recommends "$1" >&2 || {
-        apt-get update >&2
-        apt-get install --yes --no-install-recommends "$1" >&2
-    }
-}
-
-# SUITE TAR PACKAGES: a root file system without documents. The mirror may be a copy of an earlier day, whose date of
-# expiry has passed; its signature is checked all the same.
-root_of() {
-    local suite=$1 tar=$2 packages=$3
-    [ -s "$tar" ] && return
-    need mmdebstrap
-    say "making $tar of $suite; this takes a few minutes"
-    mmdebstrap --quiet --variant=minbase --include="$packages" \
-        --aptopt='APT::Sandbox::User "root"' --aptopt='Acquire::Check-Valid-Until "false"' \
-        --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' \
-        --dpkgopt='path-exclude=/usr/share/locale/*' --dpkgopt='path-exclude=/usr/share/info/*' \
-        "$suite" "${tar%.tar}.part.tar" "$(mirror)"
-    mv "${tar%.tar}.part.tar" "$tar"
-}
-
-# SUITE FOLDER PACKAGE…: unpacks packages without installing anything.
+# SUITE FOLDER HOW PACKAGE…: unpacks packages without running any of their scripts; HOW is alone, or whole, with all that
+# they depend on. The mirror may be a copy of an earlier day, whose date of expiry has passed; its signature is checked
+# all the same.
 unpack() {
-    local suite=$1 folder=$2 apt="$work/apt-$1"
-    shift 2
-    mkdir -p "$apt"/{lists/partial,archives/partial,none,debs} "$folder"
+    local suite=$1 root=$2 how=$3 apt="$work/apt-$1" debs="$2.debs" deb
+    shift 3
+    rm -rf "$root" "$debs"
+    mkdir -p "$apt"/{lists/partial,none} "$debs/partial" "$root"
     touch "$apt/status"
     echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $(mirror) $suite main" >"$apt/sources.list"
-    local options=(-o "Dir::State::lists=$apt/lists" -o "Dir::State::status=$apt/status" -o "Dir::Cache=$apt"
-        -o "Dir::Etc::sourcelist=$apt/sources.list" -o "Dir::Etc::sourceparts=$apt/none"
-        -o APT::Sandbox::User=root -o Acquire::Check-Valid-Until=false -o Acquire::Languages=none)
-    apt-get "${options[@]}" update >&2
-    (cd "$apt/debs" && apt-get "${options[@]}" download "$@" >&2)
-    local package
-    for package in "$@"; do
-        dpkg-deb --extract "$apt/debs/$package"_*.deb "$folder"
+    local options=(-q -o "Dir::State::lists=$apt/lists" -o "Dir::State::status=$apt/status" -o "Dir::Cache=$apt"
+        -o "Dir::Cache::archives=$debs" -o "Dir::Etc::sourcelist=$apt/sources.list" -o "Dir::Etc::sourceparts=$apt/none"
+        -o APT::Sandbox::User=root -o Acquire::Check-Valid-Until=false -o Acquire::Languages=none -o Acquire::Retries=3)
+    # Once for all that this suite gives.
+    [ -n "$(find "$apt" -name updated -mmin -60)" ] || apt-get "${options[@]}" update >&2
+    touch "$apt/updated"
+    if [ "$how" = whole ]; then
+        apt-get "${options[@]}" install --yes --download-only --no-install-recommends base-files "$@" >&2
+    else
+        (cd "$debs" && apt-get "${options[@]}" download "$@" >&2)
+    fi
+    # The links from /bin and /lib to /usr, without which a file could come to lie beside one.
+    ln -s usr/bin usr/lib usr/lib64 usr/sbin "$root/"
+    for deb in "$debs"/*.deb; do
+        dpkg-deb --extract "$deb" "$root"
     done
+    rm -rf "$debs" "$root"/usr/share/{doc,info,lintian,locale,man}
+}
+
+# ROOT IMAGE OPTION…: a folder as an image. It goes straight to the engine: writing it once is slow enough.
+import() {
+    local root=$1 image=$2
+    shift 2
+    tar -C "$root" --numeric-owner --owner=0 --group=0 -c . | docker import "$@" - "$image" >/dev/null
+    rm -rf "$root"
 }
 
 # Docker's plug-ins, for machines whose own Compose is the old one.
@@ -76,9 +67,10 @@ tools() {
     local to="$work/docker/cli-plugins"
     [ -x "$to/docker-compose" ] && [ -x "$to/docker-buildx" ] && return
     say "fetching Compose and Buildx"
-    unpack "$SERVERS_SUITE" "$work/tools" docker-compose docker-buildx
+    unpack "$SERVERS_SUITE" "$work/tools" alone docker-compose docker-buildx
     mkdir -p "$to"
-    cp "$work"/tools/usr/libexec/docker/cli-plugins/docker-{compose,buildx} "$to/"
+    mv "$work"/tools/usr/libexec/docker/cli-plugins/docker-{compose,buildx} "$to/"
+    rm -r "$work/tools"
 }
 
 have() { docker image inspect "$1" >/dev/null 2>&1; }
@@ -92,12 +84,17 @@ server() {
     local image=$1 base=tickbridge-test/servers
     have "$image" && return
     if ! have "$base"; then
-        root_of "$SERVERS_SUITE" "$work/servers.tar" \
-            ca-certificates,nginx,caddy,redis-server,redis-tools,prometheus,curl,wget,procps,netbase
-        docker import "$work/servers.tar" "$base" >/dev/null
+        say "making $base"
+        unpack "$SERVERS_SUITE" "$work/servers" whole base-passwd bash caddy coreutils curl dash grep libc-bin \
+            mawk netbase nginx procps prometheus redis-server redis-tools sed wget
+        # What packages' scripts would have made.
+        cp "$work/servers/usr/share/base-passwd/passwd.master" "$work/servers/etc/passwd"
+        cp "$work/servers/usr/share/base-passwd/group.master" "$work/servers/etc/group"
+        ln -s mawk "$work/servers/usr/bin/awk"
+        import "$work/servers" "$base"
     fi
     say "making $image"
-    DOCKER_BUILDKIT=0 docker build --quiet --tag "$image" --target "$2" --build-arg "BASE=$base" - \
+    docker build --quiet --tag "$image" --target "$2" --build-arg "BASE=$base" - \
         <"$here/Servers.Dockerfile" >/dev/null
 }
 
@@ -106,46 +103,35 @@ runtime() {
     local image=$1 root="$work/runtime"
     have "$image" && return
     say "making $image"
-    rm -rf "$root"
-    unpack "$RUNTIME_SUITE" "$root" libc6 libgcc-s1 libstdc++6 ca-certificates tzdata netbase base-files
-    ln -s usr/lib usr/lib64 usr/bin usr/sbin "$root/" 2>/dev/null || true
-    rm -rf "$root"/usr/share/{doc,locale,lintian,man,bug} "$root"/usr/lib/x86_64-linux-gnu/{gconv,audit}
-    mkdir -p "$root"/{tmp,home/nonroot} "$root/etc/ssl/certs"
+    unpack "$RUNTIME_SUITE" "$root" alone libc6 libgcc-s1 libstdc++6 ca-certificates tzdata netbase base-files
+    rm -rf "$root"/usr/lib/x86_64-linux-gnu/{gconv,audit}
+    mkdir -p "$root"/{home/nonroot,etc/ssl/certs}
     cat "$root"/usr/share/ca-certificates/mozilla/*.crt >"$root/etc/ssl/certs/ca-certificates.crt"
     printf '%s\n' 'root:x:0:0:root:/root:/sbin/nologin' \
         'nonroot:x:65532:65532:nonroot:/home/nonroot:/sbin/nologin' >"$root/etc/passwd"
     printf '%s\n' 'root:x:0:' 'nonroot:x:65532:' >"$root/etc/group"
-    chmod 1777 "$root/tmp"
-    tar -C "$root" --numeric-owner --owner=0 --group=0 -c . |
-        docker import --change 'USER 65532' --change 'ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin' \
-            --change 'ENV SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt' - "$image" >/dev/null
+    import "$root" "$image" --change 'USER 65532' \
+        --change 'ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin' \
+        --change 'ENV SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt'
 }
 
 # This machine's toolchain on the runtime's suite, with this machine's way to the registry: its certificates, its
 # configuration, and what it has fetched already.
 rust() {
-    local image=$1 base=tickbridge-test/build-essentials context="$work/rust"
+    local image=$1 root="$work/rust" sysroot cargo_home=${CARGO_HOME:-$HOME/.cargo}
     have "$image" && return
-    if ! have "$base"; then
-        root_of "$RUNTIME_SUITE" "$work/build-essentials.tar" ca-certificates,gcc,libc6-dev
-        docker import "$work/build-essentials.tar" "$base" >/dev/null
-    fi
     say "making $image"
-    local sysroot cargo_home=${CARGO_HOME:-$HOME/.cargo}
+    unpack "$RUNTIME_SUITE" "$root" whole coreutils dash gcc libc6-dev
+    ln -s gcc "$root/usr/bin/cc"
+    mkdir -p "$root"/{usr/local/rust/bin,usr/local/cargo/registry,etc/ssl/certs}
+    cp -L /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/"
     sysroot=$(rustc --print sysroot)
-    rm -rf "$context"
-    mkdir -p "$context"/usr/local/{rust/bin,cargo/registry} "$context/etc/ssl/certs"
-    cp -L "$sysroot"/bin/{cargo,rustc} "$context/usr/local/rust/bin/"
-    cp -rL "$sysroot/lib" "$context/usr/local/rust/"
-    cp -L /etc/ssl/certs/ca-certificates.crt "$context/etc/ssl/certs/"
-    find "$cargo_home" -maxdepth 1 -name 'config*' -exec cp {} "$context/usr/local/cargo/" \;
-    cp -r "$cargo_home"/registry/{index,cache} "$context/usr/local/cargo/registry/" || say "cargo has fetched nothing yet"
-    DOCKER_BUILDKIT=0 docker build --quiet --tag "$image" --file - "$context" >/dev/null <<FILE
-FROM $base
-COPY . /
-ENV CARGO_HOME=/usr/local/cargo PATH=/usr/local/rust/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
-FILE
-    rm -rf "$context"
+    cp -L "$sysroot"/bin/{cargo,rustc} "$root/usr/local/rust/bin/"
+    cp -rL "$sysroot/lib" "$root/usr/local/rust/"
+    find "$cargo_home" -maxdepth 1 -name 'config*' -exec cp {} "$root/usr/local/cargo/" \;
+    cp -r "$cargo_home"/registry/{index,cache} "$root/usr/local/cargo/registry/" || say "cargo has fetched nothing yet"
+    import "$root" "$image" --change 'ENV CARGO_HOME=/usr/local/cargo' \
+        --change 'ENV PATH=/usr/local/rust/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin'
 }
 
 if [ "${1:-}" = --tools ]; then
