@@ -12,9 +12,14 @@ ARG RUNTIME=gcr.io/distroless/cc-debian13:nonroot
 FROM ${RUST} AS build
 WORKDIR /src
 # Function names stay for backtraces; line tables would make the binary three times as large.
-ENV CARGO_PROFILE_RELEASE_STRIP=debuginfo \
+ENV CARGO_PROFILE_RELEASE_DEBUG=false \
+    CARGO_PROFILE_RELEASE_STRIP=debuginfo \
     CARGO_INCREMENTAL=0 \
     SOURCE_DATE_EPOCH=0
+# As Cargo.toml says, unless who builds often while developing would rather wait less than have a fast binary:
+#   --build-arg CARGO_PROFILE_RELEASE_LTO=off --build-arg CARGO_PROFILE_RELEASE_OPT_LEVEL=0
+ARG CARGO_PROFILE_RELEASE_LTO
+ARG CARGO_PROFILE_RELEASE_OPT_LEVEL
 
 # Dependencies first, by themselves: this layer changes with Cargo.lock and not with every line of code.
 # Cargo wants each target that the manifest names to exist, even those that are not built.

@@ -55,6 +55,12 @@ impl Stack {
         &self.project
     }
 
+    /// `promised`; more in `make test`, whose machine may be a slow or a busy one. What this is used for tells what hangs
+    /// from what doesn't, there too.
+    pub fn bound(&self, promised: Duration) -> Duration {
+        if std::env::var_os("COMPOSE_PATIENT").is_some() { promised * 8 } else { promised }
+    }
+
     fn command(&self, program: &str, args: &[&str]) -> Command {
         let mut command = Command::new(program);
         command.args(args).current_dir(env!("CARGO_MANIFEST_DIR"));
@@ -65,6 +71,14 @@ impl Stack {
         command.env("HTTP_PORT", format!("127.0.0.1:{}", self.http));
         command.env("HTTPS_PORT", format!("127.0.0.1:{}", self.https));
         command.env("PROMETHEUS_PORT", self.prometheus.to_string());
+        // Neither another run nor what is left of a killed one takes the same networks.
+        let n = std::process::id() % 100 * 2;
+        let (front, back) = (format!("172.31.{n}"), format!("172.31.{}", n + 1));
+        command.env("FRONT_SUBNET", format!("{front}.0/24")).env("BACK_SUBNET", format!("{back}.0/24"));
+        command.env("BACK_RANGE", format!("{back}.128/25"));
+        for node in 1..=3 {
+            command.env(format!("REDIS_ADDRESS_{node}"), format!("{back}.1{node}"));
+        }
         // An engine can't give more than it has itself.
         let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum.unwrap_or(65_536);
         command.env("DESCRIPTORS", most.min(65_536).to_string()).env("MAX_SESSIONS", "10000");
