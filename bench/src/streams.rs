@@ -11,6 +11,7 @@ use crate::client::{Command, Cycle};
 use crate::clock::now_us;
 use crate::crowd::Crowd;
 use crate::interest::Watch;
+use crate::process;
 use crate::publisher::Publisher;
 use crate::rig::Rig;
 use crate::scenario::Scenario;
@@ -37,6 +38,7 @@ const THREADS: usize = 2;
 /// One row of the table.
 #[derive(Serialize)]
 struct Row {
+    machine: String,
     transport: &'static str,
     part: &'static str,
     runs: u32,
@@ -94,6 +96,7 @@ fn row(transport: &'static str, part: &'static str, runs: u32, found: &[Found]) 
     let handshake = |f: &Found| -> Percentiles { f.tally.handshake.percentiles() };
     let completion = |f: &Found| -> Percentiles { f.tally.completion.percentiles() };
     Row {
+        machine: process::machine(),
         transport,
         part,
         runs,

@@ -3,7 +3,6 @@
 use super::goals::GOALS;
 use super::summary::{Figure, Summary};
 use super::svg::{Series, plot, short};
-use crate::outcome::Outcome;
 use crate::schedule::Arrival;
 use serde_json::Value;
 use std::fmt::Write;
@@ -53,26 +52,28 @@ const LINES: [(&str, &str); 6] = [
     ("nats-server", "nats-ws-"),
 ];
 
-/// The whole page.
-pub fn page(summaries: &[Summary], studies: &[Option<Value>; 2], outcomes: &[Outcome]) -> String {
-    let machine = outcomes.first().map_or("", |o| o.machine.as_str());
+/// The whole page; `summaries` machine by machine.
+pub fn page(summaries: &[Summary], studies: &[Option<Value>; 2]) -> String {
     let mut out = format!(
         "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" \
          content=\"width=device-width\"><title>tickbridge benchmarks</title><style>{STYLE}</style><h1>tickbridge \
-         benchmarks</h1><p>{machine}; {} runs.</p><p>{METHOD}</p>",
-        outcomes.len()
+         benchmarks</h1><p>{METHOD}</p>"
     );
-    goals(&mut out, summaries);
-    curves(&mut out, summaries);
-    scenarios(&mut out, summaries);
-    saturation(&mut out, summaries);
+    for of_machine in summaries.chunk_by(|a, b| a.machine == b.machine) {
+        let n: usize = of_machine.iter().map(|s| s.valid_runs).sum();
+        let _ = write!(out, "<h2>{}</h2><p>{n} valid runs.</p>", of_machine[0].machine);
+        goals(&mut out, of_machine);
+        curves(&mut out, of_machine);
+        scenarios(&mut out, of_machine);
+        saturation(&mut out, of_machine);
+        remarks(&mut out, of_machine);
+    }
     for (study, (title, theirs)) in studies.iter().zip(STUDIES) {
         if let Some(rows) = study {
             let _ = write!(out, "<h2>{title}</h2><p>{theirs}</p>");
             table(&mut out, rows);
         }
     }
-    remarks(&mut out, summaries);
     out.push_str("</html>\n");
     out
 }
@@ -88,7 +89,7 @@ fn cell(figure: Option<Figure>) -> String {
 
 fn goals(out: &mut String, summaries: &[Summary]) {
     out.push_str(
-        "<h2>Goals</h2><div class=w><table><tr><th>what<th>at least<th>aim<th>measured<th>runs<th>verdict</tr>",
+        "<h3>Goals</h3><div class=w><table><tr><th>what<th>at least<th>aim<th>measured<th>runs<th>verdict</tr>",
     );
     for goal in &GOALS {
         let Some(summary) = summaries.iter().find(|s| s.scenario.name == goal.scenario) else { continue };
@@ -115,8 +116,9 @@ fn curves(out: &mut String, summaries: &[Summary]) {
         ("Staleness at p99", "stale_p99_ms", "ms"),
         ("CPU of the server per delivery", "server_cpu_us", "µs"),
         ("Fresh deliveries", "fresh_per_s", "per second"),
+        ("Resident memory of the server after the window", "rss_end_mib", "MiB"),
     ];
-    out.push_str("<h2>Over the load, 10,000 sessions × 20 of 1,000 instruments</h2>");
+    out.push_str("<h3>Over the load, 10,000 sessions × 20 of 1,000 instruments</h3>");
     for (title, figure, unit) in plots {
         let series: Vec<_> = LINES
             .iter()
@@ -138,8 +140,8 @@ const SATURATED_MS: f64 = 250.0;
 /// The most fresh deliveries per second that each server kept up with, and the latency that they had.
 fn saturation(out: &mut String, summaries: &[Summary]) {
     out.push_str(
-        "<h2>Saturation</h2><p>The most fresh deliveries per second with a p99 of at most 250 ms among the loads \
-         that were offered, 10,000 sessions × 20; the ratio is WebSocket's to it.</p><div class=w><table><tr><th>server<th>scenario<th>fresh/s<th>p99 \
+        "<h3>Saturation</h3><p>The most fresh deliveries per second with a p99 of at most 250 ms among the loads \
+         that were offered to it, 10,000 sessions × 20; the ratio is WebSocket's to it.</p><div class=w><table><tr><th>server<th>scenario<th>fresh/s<th>p99 \
          ms<th>ratio</tr>",
     );
     let most = |prefix: &str| {
@@ -179,7 +181,7 @@ fn scenarios(out: &mut String, summaries: &[Summary]) {
         ("KiB/session", "rss_per_session_kib"),
         ("connect s", "connect_s"),
     ];
-    out.push_str("<h2>Every scenario</h2><div class=w><table><tr><th>scenario<th>runs<th>arrival");
+    out.push_str("<h3>Every scenario</h3><div class=w><table><tr><th>scenario<th>runs<th>arrival");
     COLUMNS.iter().for_each(|(title, _)| {
         let _ = write!(out, "<th>{title}");
     });
@@ -233,7 +235,7 @@ fn table(out: &mut String, rows: &Value) {
 }
 
 fn remarks(out: &mut String, summaries: &[Summary]) {
-    out.push_str("<h2>Invalid runs and faults</h2><ul>");
+    out.push_str("<h3>Invalid runs and faults</h3><ul>");
     for summary in summaries {
         for (kind, list) in [("invalid", &summary.invalid), ("fault", &summary.faults)] {
             for text in list {

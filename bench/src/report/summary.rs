@@ -26,9 +26,11 @@ impl Figure {
     }
 }
 
-/// One scenario.
+/// One scenario on one machine.
 #[derive(Serialize)]
 pub struct Summary {
+    /// The machine, its kernel's version included.
+    pub machine: String,
     /// What was run.
     pub scenario: Scenario,
     /// Runs that count.
@@ -79,13 +81,13 @@ fn server(by_role: &BTreeMap<String, f64>) -> f64 {
 }
 
 impl Summary {
-    /// One summary per scenario that was run, in the given order of names.
+    /// One summary per machine and scenario that was run, by machine and in the given order of names.
     pub fn all(outcomes: &[Outcome], order: &[String]) -> Vec<Self> {
-        let mut groups: BTreeMap<(usize, &str), Vec<&Outcome>> = BTreeMap::new();
+        let mut groups: BTreeMap<(&str, usize, &str), Vec<&Outcome>> = BTreeMap::new();
         for outcome in outcomes {
             let name = outcome.scenario.name.as_str();
             let place = order.iter().position(|n| n == name).unwrap_or(order.len());
-            groups.entry((place, name)).or_default().push(outcome);
+            groups.entry((&outcome.machine, place, name)).or_default().push(outcome);
         }
         groups.into_values().map(|group| Self::of(&group)).collect()
     }
@@ -101,6 +103,7 @@ impl Summary {
         };
         let agreed: Vec<bool> = group.iter().filter_map(|o| o.accounting.as_ref()?.agrees).collect();
         Self {
+            machine: group[0].machine.clone(),
             scenario: group[0].scenario.clone(),
             valid_runs: valid.len(),
             invalid: said(|o| &o.invalid),
