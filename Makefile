@@ -2,7 +2,7 @@
 
 # Integration tests start servers and browsers of their own; more at once than this and a small machine
 # measures its own scheduler.
-TEST_THREADS ?= 2
+TEST_THREADS ?= 3
 
 .PHONY: demo test lint unit it alone setup
 
