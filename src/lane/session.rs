@@ -60,6 +60,9 @@ pub struct Sub {
     pub at: u32,
     /// Whether the session still waits for a first quote of the topic.
     pub awaits_first: bool,
+    /// Whether the client has seen something of it elsewhere, perhaps more than this replica has. No longer than until
+    /// it needs a quote, as none that comes later is older.
+    pub resumed: bool,
 }
 
 /// See [`Sub::topic`].

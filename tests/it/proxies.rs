@@ -391,3 +391,12 @@ async fn eight_tabs_of_a_browser_stream_at_once_and_websocket_works_beside_http2
     tab.wait_until_loaded(&format!("{live} && document.body.dataset.transport === 'ws'"), TAB).await;
     path.gateway.metric_is("sessions", &[("transport", "ws")], SOON, 1.0).await;
 }
+
+/// Workers of a killed nginx live on and listen, so that each run of the tests would leave some.
+#[tokio::test]
+async fn a_balancer_of_a_test_ends_with_its_workers() {
+    let nginx = Nginx::start(&[SocketAddr::from(([127, 0, 0, 1], 9))], |nginx| nginx).await;
+    let address = nginx.address;
+    drop(nginx);
+    wait_until("nobody listens any more", SOON, || std::net::TcpStream::connect(address).is_err()).await;
+}

@@ -51,11 +51,13 @@ impl<P: Pipe> Delivery<P> {
     pub(super) fn mark_quote(&mut self, session_at: u32, sub: u16, initial: bool, n_replaced: u32, now: Now) {
         let now_ms = self.clock_ms();
         let session = &mut self.sessions[session_at as usize];
-        if let Encoder::Sse(sse) = &session.encoder {
-            let state = self.index.topic(session.subs[usize::from(sub)].topic);
-            if state.latest.as_ref().is_some_and(|quote| !sse.needs(sub, quote, initial)) {
+        let place = &mut session.subs[usize::from(sub)];
+        if let (true, Encoder::Sse(sse)) = (place.resumed, &session.encoder) {
+            let latest = &self.index.topic(place.topic).latest;
+            if latest.as_ref().is_some_and(|quote| !sse.needs(sub, quote, initial)) {
                 return;
             }
+            place.resumed = false;
         }
         let turn = if session.outbox.is_held(sub) {
             // It waits for its turn already, even if that has just come.

@@ -10,7 +10,7 @@ use crate::lane::books::DropReason;
 use crate::lane::index::{Member, TopicState};
 use crate::lane::outbox::CONTROL_BOUND;
 use crate::lane::pace::Pace;
-use crate::lane::session::{Pending, Pipe, Session, Sub, VACANT};
+use crate::lane::session::{Encoder, Pending, Pipe, Session, Sub, VACANT};
 use crate::protocol::client::{ClientMessage, TopicRequest};
 use crate::protocol::close::CloseReason;
 use crate::protocol::server::{self, ErrorCode, Rejection, Subscribed};
@@ -270,7 +270,11 @@ impl<P: Pipe> Delivery<P> {
         let vacant = session.subs.iter().position(|sub| sub.topic == VACANT);
         let sub_at = vacant.unwrap_or(session.subs.len()) as u16;
         let at = self.index.add(topic, Member { session: session_at, sub: sub_at });
-        let sub = Sub { topic, at, awaits_first: true };
+        let resumed = match &session.encoder {
+            Encoder::Sse(sse) => sse.cursor.seen(usize::from(sub_at)).is_some(),
+            Encoder::Ws => false,
+        };
+        let sub = Sub { topic, at, awaits_first: true, resumed };
         match session.subs.get_mut(usize::from(sub_at)) {
             Some(place) => *place = sub,
             None => session.subs.push(sub),

@@ -105,9 +105,7 @@ impl Nginx {
 
     /// Process ids of the workers.
     pub fn workers(&self) -> Vec<u32> {
-        let children = format!("/proc/{0}/task/{0}/children", self.process.pid());
-        let children = std::fs::read_to_string(children).unwrap();
-        children.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
+        self.process.children()
     }
 
     /// The access log.

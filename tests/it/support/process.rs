@@ -76,6 +76,12 @@ impl Process {
         self.status_field("Threads:")
     }
 
+    /// Its own child processes, as nginx's workers are.
+    pub fn children(&self) -> Vec<u32> {
+        let list = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", self.pid())).unwrap();
+        list.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
+    }
+
     /// Open descriptors.
     pub fn n_descriptors(&self) -> usize {
         std::fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap().count()
@@ -115,8 +121,13 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Either fails only if the process has ended already.
+        // Children of a process that was killed live on, unless they watch it as browsers' do.
+        let children = if self.is_running() { self.children() } else { Vec::new() };
+        // Each fails only if the process has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
+        for child in children.into_iter().filter_map(|pid| Pid::from_raw(pid.cast_signed())) {
+            let _ = kill_process(child, Signal::KILL);
+        }
     }
 }
