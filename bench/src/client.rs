@@ -335,6 +335,7 @@ impl Worker {
                 dialect: self.setup.dialect,
                 signer: &self.setup.signer,
                 plan: self.plan.as_deref(),
+                streams: self.setup.cycle.is_some(),
                 tally: &mut self.tally,
                 now_us: now,
                 out: Vec::new(),

@@ -167,7 +167,8 @@ fn once(
     }
     let seconds = (now_us() - began_us) as f64 / 1e6;
     let tally = crowd.tally();
-    let cpu_us = (cpu(&rig) - cpu_before) as f64 / 1_000.0 / tally.delivered.max(1) as f64;
+    // Infinite where there are no tokens, which JSON writes as null.
+    let cpu_us = (cpu(&rig) - cpu_before) as f64 / 1_000.0 / tally.delivered as f64;
     stop.store(true, Ordering::Relaxed);
     let _ = publishing.join();
     crowd.stop()?;

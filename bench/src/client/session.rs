@@ -73,6 +73,8 @@ pub struct Context<'a> {
     pub signer: &'a Signer,
     /// Absent until publishing begins.
     pub plan: Option<&'a Plan>,
+    /// Whether each connection is a stream of its own, which misses nothing of what came before it.
+    pub streams: bool,
     /// Where to count.
     pub tally: &'a mut Tally,
     /// When the bytes were read, microseconds since the Unix epoch.
@@ -306,7 +308,8 @@ impl Session {
         // Peers send no snapshot; what was stored before the start counts as seen.
         let last = last.max(FIRST_SEQ);
         let mut oldest_us = event.intended_us;
-        if event.seq > last + 1 {
+        let begins = cx.streams && self.received == 1;
+        if event.seq > last + 1 && !begins {
             cx.tally.conflated += u64::from(event.seq - last - 1);
             oldest_us = plan.intended_us(instrument, last + 1);
             let skipped = (last + 1..event.seq).map(|seq| plan.intended_us(instrument, seq));
