@@ -366,3 +366,34 @@ fn an_sse_cursor_resumes_where_the_client_was() {
     bench.delivery.close(a, CloseReason::ServiceRestart, bench.now);
     assert!(pipe.wire.borrow().ends_with(b"0\r\n\r\n"));
 }
+
+#[test]
+fn a_cursor_says_nothing_of_what_was_gathered_and_not_begun() {
+    let mut bench = Bench::new();
+    let sse = |last: Option<&str>| Transport::Sse {
+        request: TopicRequest::from_query("quote:1,quote:2,quote:3"),
+        last_event_id: last.map(str::to_owned),
+        chunked: false,
+        max_rate_hz: None,
+    };
+    let (key, pipe) = bench.open(sse(None));
+    bench.turn();
+    pipe.wire.borrow_mut().clear();
+    pipe.room.set(20);
+    for id in 1..=3 {
+        bench.publish(id, 10);
+    }
+    bench.turn();
+    assert_eq!(pipe.wire.borrow().len(), 20, "the first event is torn");
+    pipe.room.set(usize::MAX);
+    bench.delivery.flush(key, bench.now).expect("the connection lives");
+    let text = String::from_utf8(pipe.wire.borrow().clone()).expect("text");
+    let ids: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("id: ")).collect();
+    assert_eq!(ids.len(), 3, "{text}");
+    // Who is cut after an event gets those that follow it.
+    for (n_seen, id) in (1..).zip(ids) {
+        let (_, resumed) = bench.open(sse(Some(id)));
+        let text = String::from_utf8(resumed.wire.borrow().clone()).expect("text");
+        assert_eq!(text.matches("data: {\"type\":\"event\"").count(), 3 - n_seen, "{text}");
+    }
+}
