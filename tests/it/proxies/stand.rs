@@ -105,7 +105,7 @@ impl Nginx {
 
     /// Process ids of the workers.
     pub fn workers(&self) -> Vec<u32> {
-        self.process.children()
+        self.process.children().unwrap()
     }
 
     /// The access log.

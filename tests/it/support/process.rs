@@ -3,6 +3,7 @@
 use super::wait::wait_for;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, kill_process, pidfd_getfd, pidfd_open};
 use std::fs::DirEntry;
+use std::io;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -77,9 +78,9 @@ impl Process {
     }
 
     /// Its own child processes, as nginx's workers are.
-    pub fn children(&self) -> Vec<u32> {
-        let list = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", self.pid())).unwrap();
-        list.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
+    pub fn children(&self) -> io::Result<Vec<u32>> {
+        let list = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", self.pid()))?;
+        Ok(list.split_whitespace().map(|pid| pid.parse().unwrap()).collect())
     }
 
     /// Open descriptors.
@@ -122,7 +123,7 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         // Children of a process that was killed live on, unless they watch it as browsers' do.
-        let children = if self.is_running() { self.children() } else { Vec::new() };
+        let children = if self.is_running() { self.children().unwrap_or_default() } else { Vec::new() };
         // Each fails only if the process has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
