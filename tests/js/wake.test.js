@@ -72,6 +72,39 @@ test("a socket that died with the network is found out in seconds, not in a hear
   await done();
 });
 
+test("what was under way when the network died doesn't pass for its answer", async () => {
+  const { gateway, client, newest, done } = await liveClient({ heartbeatMs: 60_000 });
+  page.dispatchEvent(new Event("offline"));
+  gateway.publish(1, { eventTs: 2, price: "2" });
+  gateway.only().silent = true;
+  await until("the price that was under way", () => newest().price === "2");
+  await until("stale", () => newest().stale, 15_000);
+  assert.equal(client.state.reason, "silent");
+  await done();
+});
+
+test("a socket whose answer comes late behind prices is kept", async () => {
+  const { gateway, client, newest, done } = await liveClient({ heartbeatMs: 8_000 });
+  const session = gateway.only();
+  const answer = session.answer.bind(session);
+  const asked = [];
+  session.answer = (message) => asked.push(message);
+  page.dispatchEvent(new Event("visibilitychange"));
+  // Longer than the answer alone may take.
+  for (let price = 2; price <= 6; price++) {
+    await new Promise((resolve) => setTimeout(resolve, 1_000));
+    gateway.publish(1, { eventTs: price, price: `${price}` });
+  }
+  await until("the last of them", () => newest().price === "6");
+  session.answer = answer;
+  asked.forEach(answer);
+  gateway.publish(1, { eventTs: 7, price: "7" });
+  await until("the next price", () => newest().price === "7");
+  assert.equal(client.state.status, "live");
+  assert.equal(gateway.history.length, 1);
+  await done();
+});
+
 test("a socket that answers is kept when the page comes into view", async () => {
   const { gateway, newest, done } = await liveClient();
   const asked = () => gateway.only().of("ping").length;

@@ -22,7 +22,7 @@ const STABLE_MS = 10_000;
 const MAX_REFUSALS = 5;
 /** A network that blocks WebSocket is asked again after this. */
 const BLOCKED_MS = 600_000;
-/** How long the answer to an urgent ping may take: after sleep, or when the page comes into view. */
+/** How long nothing may come before the answer to an urgent ping: after sleep, or when the page comes into view. */
 const URGENT_MS = 3_000;
 /** Changes of subscriptions are gathered this long; the gateway takes 20 messages a second. */
 const GATHER_MS = 200;
@@ -54,7 +54,7 @@ export function createConnection(
   let link = none;
   let transport, token, refused, cursor, resumed, timer, ticker, syncTimer;
   // Moments, 0 for never.
-  let startedAt, dialledAt, heardAt, liveAt, pingedAt, answerBy, tickedAt, refreshAt;
+  let startedAt, dialledAt, heardAt, liveAt, pingedAt, urgentAt, answerBy, tickedAt, refreshAt;
   let blockedUntil = 0;
   let notBefore = 0;
   let syncedAt = 0;
@@ -93,7 +93,7 @@ export function createConnection(
     const now = Date.now();
     transport = to || (mode !== "auto" ? mode : now < blockedUntil ? "sse" : "ws");
     startedAt = now;
-    dialledAt = heardAt = liveAt = pingedAt = answerBy = refreshAt = retryMs = 0;
+    dialledAt = heardAt = liveAt = pingedAt = urgentAt = answerBy = refreshAt = retryMs = 0;
     if (!quiet) tell("connecting");
     // Also stands for the link while there is none yet: whoever drops it has ended this attempt.
     const mine = (link = { ...none });
@@ -153,7 +153,9 @@ export function createConnection(
 
   function alive() {
     heardAt = Date.now();
-    answerBy = unanswered = 0;
+    unanswered = 0;
+    // What was under way before an urgent ping doesn't answer it; the pong may be behind it.
+    answerBy = urgentAt && heardAt + URGENT_MS;
   }
 
   /** `sentAt` our time, `stamp` the gateway's. */
@@ -165,6 +167,7 @@ export function createConnection(
 
   function hear(message) {
     const { type } = message;
+    if (type === "pong" && Number(message.ts) >= urgentAt) urgentAt = 0;
     alive();
     if (type === "ping") send({ type: "pong" });
     else if (type === "pong") compare(Number(message.ts), message.server_ts);
@@ -213,7 +216,8 @@ export function createConnection(
   }
 
   function ping() {
-    pingedAt = Date.now();
+    // No two alike, as the pong tells them apart.
+    pingedAt = Math.max(Date.now(), pingedAt + 1);
     send({ type: "ping", ts: pingedAt });
   }
 
@@ -221,6 +225,11 @@ export function createConnection(
     answerBy = Date.now() + ms;
     unanswered++;
     ping();
+  }
+
+  function probeUrgently() {
+    probe(URGENT_MS);
+    urgentAt = pingedAt;
   }
 
   /** One timer for silence, clock and token, so that a page that was frozen is seen to be late. */
@@ -231,7 +240,7 @@ export function createConnection(
     if (!liveAt) return;
     if (link.send) {
       // What came during a sleep may still wait behind this timer: ask before giving up.
-      if (slept && unanswered < 2) return probe(URGENT_MS);
+      if (slept && unanswered < 2) return probeUrgently();
       if (answerBy && now >= answerBy) return end({ reason: "silent" });
       if (!answerBy && now - heardAt >= heartbeatMs / 2) probe(heartbeatMs / 2);
       else if (now - pingedAt >= (clock.settled ? 15_000 : 2_000)) ping();
@@ -322,7 +331,7 @@ export function createConnection(
     async wake() {
       const { status, told } = state;
       blockedUntil = transport === "sse" && liveAt ? blockedUntil : 0;
-      if (status === "live" && link.send) probe(URGENT_MS);
+      if (status === "live" && link.send) probeUrgently();
       else if (status === "signin" || (status === "waiting" && refusals)) {
         const was = state;
         const fresh = await on.token(refused).catch(() => refused);
