@@ -167,7 +167,7 @@ export function createConnection(
 
   function hear(message) {
     const { type } = message;
-    if (type === "pong" && Number(message.ts) >= urgentAt) urgentAt = 0;
+    if (type === "pong" && Number(message.ts) === urgentAt) urgentAt = 0;
     alive();
     if (type === "ping") send({ type: "pong" });
     else if (type === "pong") compare(Number(message.ts), message.server_ts);
@@ -216,8 +216,9 @@ export function createConnection(
   }
 
   function ping() {
-    // No two alike, as the pong tells them apart.
-    pingedAt = Math.max(Date.now(), pingedAt + 1);
+    const now = Date.now();
+    // Not stamped as the one before, for the pong tells them apart.
+    pingedAt = now === pingedAt ? now + 1 : now;
     send({ type: "ping", ts: pingedAt });
   }
 
